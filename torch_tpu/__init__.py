@@ -1,0 +1,1 @@
+"""PyTorch's native backend for TPUs, in Python, over XLA."""
