@@ -1,0 +1,25 @@
+// The boxed dispatch path: an op's arguments → a key → a cached executable → one launch.
+#pragma once
+#include <Python.h>
+
+#include <string>
+
+namespace torch_tpu {
+
+enum class Mode : int { Strict = 0, Debug = 1, DeferAndFuse = 2 };
+
+void set_mode(Mode mode);
+// Call once a thread-local mode may be in use (it travels in PyTorch's thread-local Python objects).
+void watch_local_modes();
+Mode effective_mode();
+
+// Registers the boxed kernel for one overload, e.g. "aten::add.Tensor", or for every op that has no kernel ("*").
+void register_overload(const std::string& name);
+void clear_entries();
+
+struct DispatchCounters {
+  uint64_t hits = 0, misses = 0, launches = 0;
+};
+DispatchCounters dispatch_counters();
+
+}  // namespace torch_tpu

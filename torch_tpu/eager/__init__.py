@@ -1,0 +1,1 @@
+"""Eager execution: views over functional storages, dispatch to cached executables, modes, transfers."""

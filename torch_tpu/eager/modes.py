@@ -1,0 +1,79 @@
+"""Execution modes: one for the process, and one that a thread may set for a block of code.
+
+A thread's mode travels in PyTorch's thread-local Python objects, which the autograd engine hands to the threads that run the
+backward of a graph, so a backward runs in the mode of its ``backward()`` call.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from .. import _C
+
+_LOCAL_KEY = "torch_tpu_eager_mode"
+
+
+class EagerMode(enum.Enum):
+    """How eager ops run.
+
+    STRICT (``DEFER_NEVER``): each op is one cached executable, launched asynchronously.
+    DEBUG (``DEFER_NEVER_AND_LAUNCH_BLOCKING``): the same, but each op is waited for and indices are checked, so that an error
+    is raised at the line that made it.
+    DEFER_AND_FUSE: ops are recorded and run together as few executables.
+    """
+
+    STRICT = 0
+    DEBUG = 1
+    DEFER_AND_FUSE = 2
+    DEFER_NEVER = 0
+    DEFER_NEVER_AND_LAUNCH_BLOCKING = 1
+
+
+def check_mode(mode: object) -> EagerMode:
+    if not isinstance(mode, EagerMode):
+        known = ", ".join(f"EagerMode.{m.name}" for m in EagerMode)
+        raise TypeError(f"tpu: expected one of {known} as the eager mode, got {mode!r}")
+    if mode is EagerMode.DEFER_AND_FUSE:
+        raise NotImplementedError("tpu: EagerMode.DEFER_AND_FUSE is not available in this version; use EagerMode.STRICT")
+    return mode
+
+
+def mode_from_environment() -> EagerMode:
+    """DEBUG with ``TORCH_TPU_LAUNCH_BLOCKING=1``, STRICT otherwise."""
+    return EagerMode.DEBUG if os.environ.get("TORCH_TPU_LAUNCH_BLOCKING", "0") == "1" else EagerMode.STRICT
+
+
+_process_mode = EagerMode.STRICT
+
+
+def process_mode() -> EagerMode:
+    return _process_mode
+
+
+def set_process_mode(mode: EagerMode) -> None:
+    global _process_mode
+    _process_mode = check_mode(mode)
+    _C.set_mode(_process_mode.value)
+
+
+def current_mode() -> EagerMode:
+    """The mode in effect on this thread."""
+    return EagerMode(_C.effective_mode())
+
+
+@contextmanager
+def set_eager_mode(mode: EagerMode) -> Iterator[None]:
+    """Run the block in ``mode`` on this thread and in the backward passes that it starts."""
+    value = check_mode(mode).value
+    _C.watch_local_modes()
+    previous = torch._C._get_obj_in_tls(_LOCAL_KEY) if torch._C._is_key_in_tls(_LOCAL_KEY) else None
+    torch._C._stash_obj_in_tls(_LOCAL_KEY, value)
+    try:
+        yield
+    finally:
+        torch._C._stash_obj_in_tls(_LOCAL_KEY, previous)
