@@ -163,7 +163,9 @@ def grouped_mm(
         return bmm(a, b)
     sizes = jnp.diff(ends, prepend=jnp.zeros((1,), ends.dtype))
     if a.ndim == 3:
-        return _ragged(b.T, jnp.swapaxes(a, 1, 2), sizes, (([1], [1]), ([], [])), [0], [0]).T
+        by_column = _ragged(b.T, jnp.swapaxes(a, 1, 2), sizes, (([1], [1]), ([], [])), [0], [0])
+        # Rounded first: XLA:CPU cannot run a bfloat16 product whose float32 result is transposed.
+        return by_column.astype(a.dtype).T
     if b.ndim == 3:
         return _ragged(a, b, sizes, (([1], [1]), ([], [])), [0], [0])
     return _ragged(a, b, sizes, (([1], [0]), ([], [])), [1], [])

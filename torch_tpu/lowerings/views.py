@@ -31,6 +31,19 @@ def wrap(dim: int, ndim: int) -> int:
     return dim % max(ndim, 1)
 
 
+@lowers(
+    aten.alias.default,
+    aten.alias_copy.default,
+    aten.detach.default,
+    aten.detach_copy.default,
+    aten.lift.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+)
+def same(x: Array) -> Array:
+    return x
+
+
 @lowers(aten.view.default, aten.view_copy.default, aten._unsafe_view.default)
 def view(x: Array, sizes: Sequence[int]) -> Array:
     return jnp.reshape(x, tuple(sizes))
