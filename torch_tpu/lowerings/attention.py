@@ -227,13 +227,3 @@ def flash_attention_backward(
 ) -> tuple[Array, Array, Array]:
     scale = default_scale(query, scale)
     return attend_backward(grad, query, key, value, attn_mask, output, lse, causal, scale)[:3]
-
-
-@lowers(aten._safe_softmax.default)
-def safe_softmax(x: Array, dim: int, dtype: np.dtype | None = None) -> Array:
-    """Softmax in which a slice of nothing but -inf gives zeros."""
-    x = opmath(x if dtype is None else x.astype(dtype))
-    if x.ndim == 0:
-        return jnp.where(x == -np.inf, 0, jnp.where(jnp.isnan(x), x, jnp.ones_like(x)))
-    masked = jnp.all(x == -np.inf, axis=dim, keepdims=True)
-    return jnp.where(masked, 0, jax.nn.softmax(x, axis=dim))
