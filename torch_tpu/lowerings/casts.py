@@ -31,6 +31,12 @@ def copy(x: Array, source: Array) -> Array:
     return jnp.broadcast_to(convert(source, x.dtype), x.shape)
 
 
+@lowers(aten._copy_from.default, writes=("dst",))
+def copy_from(source: Array, destination: Array) -> Array:
+    """What ``copy_`` within a device comes down to; the schema names the operands the other way round."""
+    return copy(destination, source)
+
+
 @lowers(aten.clone.default)
 def clone(x: Array) -> Array:
     return x
