@@ -146,9 +146,10 @@ def nll_loss(x: Array, target: Array, weight: Array | None, reduction: int, igno
     chosen = _chosen(target, x.shape[axis], axis) & jnp.expand_dims(target != ignore_index, axis)
     weights = _class_weights(weight, x, chosen)
     losses = jnp.sum(jnp.where(chosen, -x, 0), axis) * weights
-    if reduction == NONE:
+    if reduction == NONE and x.ndim > 1:
         return losses, jnp.zeros((), x.dtype)
     total, total_weight = jnp.sum(losses), jnp.sum(weights)
+    # Unreduced, a lone row still tells its weight.
     return (total / total_weight if reduction == MEAN else total), total_weight
 
 
