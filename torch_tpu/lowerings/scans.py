@@ -18,11 +18,7 @@ aten = torch.ops.aten
 def _cumulative(scan: Callable[..., Array]) -> Callable[..., Array]:
     def lowering(x: Array, dim: int, *, dtype: np.dtype | None = None) -> Array:
         x = opmath(cast(x, accumulation_dtype(x.dtype) if dtype is None else dtype))
-        if x.ndim == 0:
-            return x
-        if x.dtype == np.bool_:  # asked for with dtype=torch.bool: sums saturate and products conjoin
-            return scan(x.astype(np.int64), axis=dim % x.ndim) != 0
-        return scan(x, axis=dim % x.ndim)
+        return scan(x, axis=dim % x.ndim) if x.ndim else x
 
     return lowering
 
