@@ -164,7 +164,7 @@ def fused_attention(
 def fused_attention_backward(
     grad: Array,
     query: Array,
-    key: Array,
+    keys: Array,
     value: Array,
     bias: Array | None,
     needed: Sequence[bool],
@@ -183,15 +183,15 @@ def fused_attention_backward(
 ) -> tuple[Array, Array, Array, Array | None]:
     factors = None
     if dropout_p > 0:
-        shape = (*query.shape[:-1], key.shape[-2])
+        shape = (*query.shape[:-1], keys.shape[-2])
         factors = dropout_factors(seed, offset, dropout_p, shape, opmath(query).dtype)
     *grads, grad_scores = attend_backward(
-        grad, query, key, value, bias, output, lse, causal, default_scale(query, scale), factors
+        grad, query, keys, value, bias, output, lse, causal, default_scale(query, scale), factors
     )
     if bias is not None:
         grads.append(summed_to(grad_scores, bias.shape) if needed[3] else grad_scores)
     # A gradient that nobody needs is zeros, for which XLA drops the work.
-    inputs = (query, key, value, bias)
+    inputs = (query, keys, value, bias)
     kept = [g if wanted else jnp.zeros_like(x) for g, wanted, x in zip(grads, needed, inputs)]
     return kept[0], kept[1], kept[2], kept[3] if bias is not None else None
 
@@ -199,7 +199,7 @@ def fused_attention_backward(
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def flash_attention(
     query: Array,
-    key: Array,
+    keys: Array,
     value: Array,
     dropout_p: float = 0.0,
     causal: bool = False,
@@ -208,14 +208,14 @@ def flash_attention(
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     # Graphs captured on CPU contain this op; it is defined for a dropout of zero only.
-    return attend(query, key, value, attn_mask, causal, default_scale(query, scale))
+    return attend(query, keys, value, attn_mask, causal, default_scale(query, scale))
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
 def flash_attention_backward(
     grad: Array,
     query: Array,
-    key: Array,
+    keys: Array,
     value: Array,
     output: Array,
     lse: Array,
@@ -226,4 +226,4 @@ def flash_attention_backward(
     scale: float | None = None,
 ) -> tuple[Array, Array, Array]:
     scale = default_scale(query, scale)
-    return attend_backward(grad, query, key, value, attn_mask, output, lse, causal, scale)[:3]
+    return attend_backward(grad, query, keys, value, attn_mask, output, lse, causal, scale)[:3]
