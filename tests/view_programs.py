@@ -154,7 +154,7 @@ def run(program: ViewProgram, device: str, allowed: list[bool] | None = None) ->
     read, done = [], []
     for i, (name, *arguments) in enumerate(program.steps):
         if name == "read":
-            read.append(x.cpu().resolve_conj().resolve_neg())
+            read.append(x.cpu().resolve_conj().resolve_neg().clone())
         elif name in WRITES:
             write = not overlaps(x) if allowed is None else allowed[len(done)]
             done.append(write)
@@ -163,6 +163,6 @@ def run(program: ViewProgram, device: str, allowed: list[bool] | None = None) ->
         elif x.dim() or name in ("expand", "unsqueeze", "flatten", "as_strided", "detach", "real", "imag", "conj", "as_real", "squeeze"):
             viewed = VIEWS[name](x, *arguments)
             x = x if viewed is None else viewed
-    read.append(x.cpu().resolve_conj().resolve_neg())
+    read.append(x.cpu().resolve_conj().resolve_neg().clone())
     read.append(base.cpu())
     return read, done
