@@ -60,12 +60,25 @@ def integers(key: Array, shape: Shape, low: int, high: int) -> Array:
     if span & (span - 1) == 0:
         bits = jax.random.bits(key, shape, np.uint64 if span > 2**32 else np.uint32)
         numbers = bits & np.array(span - 1, bits.dtype)
+    elif span < 2**31:
+        numbers = jax.random.randint(key, shape, 0, span, np.int32)
     else:
-        numbers = jax.random.randint(key, shape, 0, span, np.uint64 if span >= 2**31 else np.int32)
+        # A remainder would favour small numbers, the more the nearer the span is to 2^64; a product spreads the excess.
+        numbers = _high_word(jax.random.bits(key, shape, np.uint64), span)
     if high >= 2**63:
         return numbers.astype(np.uint64) + np.uint64(low)
     # Modulo 2^64, as the sum of an unsigned draw and a negative bound needs.
     return numbers.astype(np.int64) + np.int64(low) if low or numbers.dtype != np.int32 else numbers
+
+
+def _high_word(bits: Array, factor: int) -> Array:
+    """The upper 64 of the 128 bits of ``bits * factor``, out of products of 32-bit halves."""
+    half, low_mask = np.uint64(32), np.uint64(2**32 - 1)
+    upper, lower = bits >> half, bits & low_mask
+    factor_upper, factor_lower = np.uint64(factor >> 32), np.uint64(factor) & low_mask
+    middle = upper * factor_lower + (lower * factor_lower >> half)
+    carry = lower * factor_upper + (middle & low_mask)
+    return upper * factor_upper + (middle >> half) + (carry >> half)
 
 
 def _digits(dtype: DType) -> int:
