@@ -1,4 +1,4 @@
-"""Matrix products, plain, grouped and quantized.
+"""Matrix products: of one pair, of a batch, of groups of rows.
 
 Products of 16-bit and 8-bit floats accumulate in float32, and what is added to them is added before the one rounding that the
 runner does. Sums over several dimensions are flattened to one: XLA answers two contracting dimensions with slow transposing
@@ -146,11 +146,6 @@ def trilinear(
     return jnp.expand_dims(result, [d - sum(s < d for s in summed) for d in absent])
 
 
-@lowers(aten._int_mm.default)
-def int_mm(a: Array, b: Array) -> Array:
-    return lax.dot_general(a, b, (([1], [0]), ((), ())), preferred_element_type=np.dtype(np.int32))
-
-
 @lowers(aten._grouped_mm.default)
 def grouped_mm(
     a: Array, b: Array, ends: Array | None = None, bias: Array | None = None, out_dtype: np.dtype | None = None
@@ -179,52 +174,3 @@ def _ragged(
     return lax.ragged_dot_general(
         a, b, sizes, numbers, precision=matmul_precision(), preferred_element_type=accumulator
     )
-
-
-@lowers(aten._weight_int8pack_mm.default)
-def weight_int8pack_mm(x: Array, weight: Array, scales: Array) -> Array:
-    # int8 is exact in every float dtype that the activations may have.
-    return contract(x, weight.astype(x.dtype), ([1], [1])) * opmath(scales)
-
-
-def spread(scale: Array, shape: tuple[int, ...]) -> Array:
-    """One scale an element, out of one scale a block of ``shape``."""
-    for d, size in enumerate(shape):
-        if scale.shape[d] not in (1, size):
-            scale = jnp.repeat(scale, -(-size // scale.shape[d]), axis=d)[(slice(None),) * d + (slice(size),)]
-    return scale
-
-
-@lowers(aten._scaled_mm.default)
-def scaled_mm(
-    a: Array,
-    b: Array,
-    scale_a: Array,
-    scale_b: Array,
-    bias: Array | None = None,
-    scale_result: Array | None = None,
-    out_dtype: np.dtype | None = None,
-    use_fast_accum: bool = False,
-) -> Array:
-    """A product of float8 matrices with one scale a matrix, a row (column), or a block."""
-    if scale_a.dtype != np.float32 or scale_b.dtype != np.float32 or a.dtype == np.uint8:
-        raise NotImplementedError(
-            "tpu: _scaled_mm(): scales in 8-bit floats lie in a GPU's tile order; use float32 scales a tensor, row or block"
-        )
-    # Every float8 is exact in bfloat16, so its product needs no more precision; accumulation is always in float32.
-    if scale_a.size == 1 and scale_b.size == 1:
-        product = _float8_mm(a, b) * (scale_a.reshape(()) * scale_b.reshape(()))
-    elif scale_a.shape[1] == 1 and scale_b.shape[0] == 1:
-        product = _float8_mm(a, b) * scale_a * spread(scale_b, b.shape)
-    else:
-        wide_a, wide_b = a.astype(np.float32) * spread(scale_a, a.shape), b.astype(np.float32) * spread(scale_b, b.shape)
-        product = mm(wide_a, wide_b)
-    if bias is not None:
-        product = product + opmath(bias)
-    if scale_result is not None and out_dtype is not None and out_dtype.itemsize == 1:
-        product = product / scale_result
-    return product
-
-
-def _float8_mm(a: Array, b: Array) -> Array:
-    return mm(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16))
