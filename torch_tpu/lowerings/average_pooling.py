@@ -86,7 +86,8 @@ def _average_pool_gradient(
     windows = _Windows(x.shape[-rank:], kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     if grad.size == 0:
         return jnp.zeros(x.shape, grad.dtype)
-    (result,) = jax.linear_transpose(windows.total, jax.ShapeDtypeStruct(x.shape, grad.dtype))(grad / windows.divisor.astype(grad.dtype))
+    spread_out = jax.linear_transpose(windows.total, jax.ShapeDtypeStruct(x.shape, grad.dtype))
+    (result,) = spread_out(grad / windows.divisor.astype(grad.dtype))
     return result
 
 

@@ -1,7 +1,7 @@
 """Sampling of images and volumes at the points of a grid, and the gradients for both.
 
-The gradients are those that JAX derives of the functions here, which are written so that the derivative at the places where a rule
-changes (the border, a fold of a reflection) is PyTorch's.
+The gradients are those that JAX derives of the functions here, which are written so that the derivative at the places where
+a rule changes (the border, a fold of a reflection) is PyTorch's.
 """
 
 from __future__ import annotations

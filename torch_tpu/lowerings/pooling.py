@@ -1,7 +1,7 @@
-"""Pooling: maxima with the places that they came from, averages, their adaptive and fractional forms, unpooling, and the gradients.
+"""Max pooling with the places that the maxima came from, over sliding, adaptive and fractional windows; unpooling; gradients.
 
-A maximum over a window is taken one axis at a time. PyTorch takes the first of equal maxima in row-major order and the last NaN, and
-both rules survive that split; the work then grows with the sum of a window's sides and not with their product.
+A maximum over a window is taken one axis at a time. PyTorch takes the first of equal maxima in row-major order and the last
+NaN, and both rules survive that split; the work then grows with the sum of a window's sides and not with their product.
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ def adaptive_windows(size: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(index, 0, max(size - 1, 0)), index < end[:, None]
 
 
-def sliding_windows(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[np.ndarray, np.ndarray]:
+def sliding_windows(
+    size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int
+) -> tuple[np.ndarray, np.ndarray]:
     """As ``adaptive_windows``, for windows of ``kernel`` inputs; the padding does not count."""
     index = np.arange(outputs)[:, None] * stride - padding + np.arange(kernel) * dilation
     return np.clip(index, 0, size - 1), (index >= 0) & (index < size)
-
-
-# Maxima
 
 
 def lowest(dtype: np.dtype) -> np.ndarray:
@@ -89,14 +88,17 @@ def max_along(values: Array, places: Array, axis: int, index: np.ndarray, counts
 
 
 def _max_at_once(values: Array, places: Array, axis: int, index: np.ndarray, counts: np.ndarray) -> tuple[Array, Array]:
+    """As ``max_along``, for windows too wide to go through input by input."""
     values, places = gather_windows(values, index, axis), gather_windows(places, index, axis)
     window = axis + 1
-    counts = jnp.broadcast_to(counts.reshape(tuple(n if i in (axis, window) else 1 for i, n in enumerate(values.shape))), values.shape)
+    counts = lax.broadcast_in_dim(counts, values.shape, (axis, window))
     best = jnp.max(jnp.where(counts, values, lowest(values.dtype)), axis=window, keepdims=True)
     offset = lax.broadcasted_iota(np.int32, values.shape, window)
     first = jnp.min(jnp.where(counts & (values == best), offset, index.shape[1] - 1), axis=window, keepdims=True)
     last_nan = jnp.max(jnp.where(counts & is_nan(values), offset, -1), axis=window, keepdims=True)
     chosen = jnp.where(last_nan >= 0, last_nan, first)
+    if jnp.issubdtype(values.dtype, jnp.floating):  # not every backend's reduction keeps a NaN
+        best = jnp.where(last_nan >= 0, jnp.asarray(jnp.nan, values.dtype), best)
     return best.squeeze(window), jnp.sum(jnp.where(offset == chosen, places, 0), axis=window)
 
 
@@ -114,7 +116,13 @@ def max_over_windows(x: Array, windows: Sequence[tuple[np.ndarray, np.ndarray]])
 
 
 def _max_pool(
-    x: Array, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil_mode: bool, rank: int
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    rank: int,
 ) -> tuple[Array, Array]:
     kernel = spread(kernel, rank)
     stride, padding, dilation = spread(stride or kernel, rank), spread(padding, rank), spread(dilation, rank)

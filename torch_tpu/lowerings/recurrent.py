@@ -1,7 +1,7 @@
 """The fused cells that PyTorch picks for LSTM and GRU layers on a device that is not a CPU, and their gradients.
 
-The matrix products are ordinary ops; a cell gets both of them, adds the biases, and does the elementwise rest. ``workspace`` carries
-what the gradient needs from the forward op to the backward one; only these two look into it.
+The matrix products are ordinary ops; a cell gets both of them, adds the biases, and does the elementwise rest. ``workspace``
+carries what the gradient needs from the forward op to the backward one; only these two look into it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def gru_cell(
 
 
 @lowers(aten._thnn_fused_gru_cell_backward.default)
-def gru_cell_backward(
-    grad_hy: Array, workspace: Array, has_bias: bool
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
+def gru_cell_backward(grad_hy: Array, workspace: Array, has_bias: bool) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """The gradients of the input and hidden gates, of hx, and of the input and hidden biases."""
     grad = opmath(grad_hy)
     reset, update, new, hx, new_hidden = jnp.split(opmath(workspace), 5, axis=1)

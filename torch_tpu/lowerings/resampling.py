@@ -1,7 +1,7 @@
 """Resizing of images and signals: nearest, linear and cubic interpolation, with and without antialiasing, and their gradients.
 
-Each method is a rule for the taps of one axis; an op applies it to its axes one after the other, and its gradient applies the transposed
-taps. The rules follow PyTorch's CPU kernels, including the width of float that positions are computed in.
+Each method is a rule for the taps of one axis; an op applies it to its axes one after the other, and its gradient applies
+the transposed taps. The rules follow PyTorch's CPU kernels, including the width of float that positions are computed in.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ def _index_and_fraction(position: np.ndarray, inputs: int) -> tuple[np.ndarray, 
 
 
 def linear_taps(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> Taps:
-    if inputs == outputs:
-        return Taps.of(np.arange(outputs)[:, None], np.ones((outputs, 1), real), inputs)
     position = np.maximum(source_positions(inputs, outputs, align_corners, scale, real), real(0))
     index, fraction = _index_and_fraction(position, inputs)
     return Taps.of(np.stack([index, index + 1], axis=1), np.stack([1 - fraction, fraction], axis=1), inputs)
@@ -123,6 +121,17 @@ def antialiased(kernel: Callable[[np.ndarray], np.ndarray], width: int) -> TapRu
     return taps
 
 
+def keeping_equal_sizes(rule: TapRule) -> TapRule:
+    """``rule``, except that an axis that keeps its size is left alone, whatever scale came with it."""
+
+    def taps(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+        if inputs == outputs:
+            return _single_tap(np.arange(outputs).astype(real), inputs)
+        return rule(inputs, outputs, align_corners, scale, real)
+
+    return taps
+
+
 def position_type(dtype: np.dtype) -> type:
     return np.float64 if dtype == np.float64 else np.float32
 
@@ -153,7 +162,7 @@ def _lower_nearest(name: str, rule: TapRule, gradient_rule: TapRule) -> None:
         return resize_gradient(opmath(grad), gradient_rule, input_size, False, scales)
 
 
-def _lower_interpolating(name: str, rule: TapRule) -> None:
+def _lower_interpolating(name: str, rule: TapRule, gradient_rule: TapRule) -> None:
     @lowers(getattr(aten, name).default)
     def forward(x: Array, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Array:
         if x.dtype == np.uint8:
@@ -164,7 +173,7 @@ def _lower_interpolating(name: str, rule: TapRule) -> None:
     def backward(
         grad: Array, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool, *scales: float | None
     ) -> Array:
-        return resize_gradient(opmath(grad), rule, input_size, align_corners, scales)
+        return resize_gradient(opmath(grad), gradient_rule, input_size, align_corners, scales)
 
 
 def resize_bytes(x: Array, rule: TapRule, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None]) -> Array:
@@ -202,13 +211,13 @@ for _rank in (1, 2, 3):
     _lower_nearest(f"upsample_nearest{_rank}d", nearest_taps, nearest_gradient_taps)
     _lower_nearest(f"_upsample_nearest_exact{_rank}d", nearest_exact_taps, nearest_exact_gradient_taps)
 
+_linear = keeping_equal_sizes(linear_taps)
+for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
+    _lower_interpolating(_name, _linear, _linear)
+_lower_interpolating("upsample_bicubic2d", cubic_taps, cubic_taps)
 for _name, _rule in {
-    "upsample_linear1d": linear_taps,
-    "upsample_bilinear2d": linear_taps,
-    "upsample_trilinear3d": linear_taps,
-    "upsample_bicubic2d": cubic_taps,
     "_upsample_bilinear2d_aa": antialiased(triangle, 2),
     "_upsample_bicubic2d_aa": antialiased(lambda distance: cubic_convolution(distance, -0.5), 4),
     "_upsample_lanczos2d_aa": antialiased(lanczos, 6),
 }.items():
-    _lower_interpolating(_name, _rule)
+    _lower_interpolating(_name, keeping_equal_sizes(_rule), _rule)

@@ -1,8 +1,8 @@
 """Linear maps along one axis whose pattern is known when the program is built: interpolation weights, pooling windows.
 
-A map is a table of taps: which inputs each output reads, and with which weights. Only those inputs are ever multiplied, so an Inf or NaN
-spreads exactly as far as in PyTorch, which a product with a dense matrix of weights would not respect. The transposed
-map is a table of taps as well, so that gradients need no scatter.
+A map is a table of taps: which inputs each output reads, and with which weights. Only those inputs are ever multiplied, so an
+Inf or NaN spreads exactly as far as in PyTorch, which a product with a dense matrix of weights would not respect. The
+transposed map is a table of taps as well, so that gradients need no scatter.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def gather_windows(x: Array, index: np.ndarray, axis: int) -> Array:
 
 
 def static_take(x: Array, index: np.ndarray, axis: int) -> Array:
-    """``jnp.take(x, index, axis)`` for an index known now: slices where it is regular (identity, stride, repetition), else a gather."""
+    """``jnp.take(x, index, axis)`` for an index known now: slices where it is regular (strides, repetition), else a gather."""
     axis %= x.ndim
     size = x.shape[axis]
     if len(index) == size and np.array_equal(index, np.arange(size)):
@@ -95,7 +95,8 @@ def static_take(x: Array, index: np.ndarray, axis: int) -> Array:
         starts_and_step = _clipped_progressions(index, phases, size)
         if starts_and_step is not None:
             starts, step = starts_and_step
-            return _interleave([_clipped_slice(x, axis, start, step, -(-len(index) // phases)) for start in starts], axis, len(index))
+            count = -(-len(index) // phases)
+            return _interleave([_clipped_slice(x, axis, start, step, count) for start in starts], axis, len(index))
     return jnp.take(x, index, axis=axis, mode="clip")
 
 

@@ -26,11 +26,10 @@ def windows_along(x: Array, axis: int, kernel: int, dilation: int, stride: int) 
 
 def overlap_add(blocks: Array, axis: int, size: int, dilation: int, stride: int) -> Array:
     """The transpose of ``windows_along``: axes ``axis`` and ``axis + 1`` added up into one of ``size``."""
-    kernel, count = blocks.shape[axis], blocks.shape[axis + 1]
-    if dilation == 1 and 1 < stride:
+    if dilation == 1 and stride > 1:
         return _overlap_add_runs(blocks, axis, size, stride)
     total = jnp.zeros((*blocks.shape[:axis], size, *blocks.shape[axis + 2 :]), blocks.dtype)
-    for tap in range(kernel):
+    for tap in range(blocks.shape[axis]):
         start = tap * dilation
         total = total + _placed(lax.index_in_dim(blocks, tap, axis, keepdims=False), axis, size, start, stride)
     return total
@@ -57,9 +56,7 @@ def _overlap_add_runs(blocks: Array, axis: int, size: int, stride: int) -> Array
 
 
 @lowers(aten.im2col.default)
-def im2col(
-    x: Array, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
-) -> Array:
+def im2col(x: Array, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Array:
     """(*batch, C, H, W) to (*batch, C * kernel height * kernel width, windows)."""
     *batch, channels, _, _ = x.shape
     around = [(0, 0, 0)] * (x.ndim - 2) + [(p, p, 0) for p in padding]
