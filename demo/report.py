@@ -21,4 +21,8 @@ def heading(title: str, device: torch.device) -> None:
 def executables(device: torch.device) -> None:
     """Say how many executables were compiled, and how many came out of the cache on disk."""
     if device.type == "tpu":
-        print("Executables: " + ", ".join(f"{name} {value}" for name, value in torch.tpu.cache_stats().items()))
+        stats = torch.tpu.cache_stats()
+        print(
+            f"Executables: {stats.compilations} compiled in {stats.compile_seconds:.1f} s, {stats.disk_hits} loaded from disk in "
+            f"{stats.load_seconds:.1f} s; {stats.launches:,} launches"
+        )
