@@ -188,10 +188,11 @@ def fused_attention_backward(
     *grads, grad_scores = attend_backward(
         grad, query, keys, value, bias, output, lse, causal, default_scale(query, scale), factors
     )
+    inputs = [query, keys, value]
     if bias is not None:
-        grads.append(summed_to(grad_scores, bias.shape) if needed[3] else grad_scores)
+        grads.append(summed_to(grad_scores, bias.shape))
+        inputs.append(bias)
     # A gradient that nobody needs is zeros, for which XLA drops the work.
-    inputs = (query, keys, value, bias)
     kept = [g if wanted else jnp.zeros_like(x) for g, wanted, x in zip(grads, needed, inputs)]
     return kept[0], kept[1], kept[2], kept[3] if bias is not None else None
 

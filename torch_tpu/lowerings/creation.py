@@ -14,7 +14,7 @@ import torch
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from .promotion import Number, cast, default_dtype, opmath, result_type
+from .promotion import cast, default_dtype, opmath, result_type
 from .table import lowers
 
 aten = torch.ops.aten
@@ -91,18 +91,17 @@ def new_ones(x: Array, sizes: Sequence[int], *, dtype: DType = None) -> Array:
     return constant(sizes, 1, dtype or x.dtype)
 
 
-def progression(start: Number, step: Number, count: int, dtype: np.dtype) -> Array:
+def progression(start: float, step: float, count: int, dtype: np.dtype) -> Array:
     """``start + step * i`` for ``count`` values of i, exact where start and step are whole, as PyTorch's is."""
-    if dtype.kind in "iu":
-        start, step = int(start), int(step)
-    if float(start).is_integer() and float(step).is_integer() and abs(start) + abs(step) * count < 2**63:
+    whole = float(start).is_integer() and float(step).is_integer() and abs(start) + abs(step) * count < 2**63
+    if whole or dtype.kind in "iu":
         return (lax.iota(np.int64, count) * int(step) + int(start)).astype(dtype)
     return (lax.iota(np.float64, count) * float(step) + float(start)).astype(dtype)
 
 
 @lowers(aten.arange.start_step, static=["start", "end", "step"])
-def arange_start_step(start: Number, end: Number, step: Number = 1, *, dtype: DType = None) -> Array:
-    dtype = dtype or result_type(*(x for x in (start, end, step)))
+def arange_start_step(start: float, end: float, step: float = 1, *, dtype: DType = None) -> Array:
+    dtype = dtype or result_type(start, end, step)
     if dtype == np.int64:
         start, end, step = int(start), int(end), int(step)
         count = -((start - end) // step)
@@ -112,23 +111,23 @@ def arange_start_step(start: Number, end: Number, step: Number = 1, *, dtype: DT
 
 
 @lowers(aten.arange.start, static=["start", "end"])
-def arange_start(start: Number, end: Number, *, dtype: DType = None) -> Array:
+def arange_start(start: float, end: float, *, dtype: DType = None) -> Array:
     return arange_start_step(start, end, 1, dtype=dtype)
 
 
 @lowers(aten.arange.default, static=["end"])
-def arange(end: Number, *, dtype: DType = None) -> Array:
+def arange(end: float, *, dtype: DType = None) -> Array:
     return arange_start_step(0, end, 1, dtype=dtype)
 
 
 @lowers(aten.range.step, static=["start", "end", "step"])
-def range_step(start: Number, end: Number, step: Number = 1, *, dtype: DType = None) -> Array:
+def range_step(start: float, end: float, step: float = 1, *, dtype: DType = None) -> Array:
     # The deprecated cousin of arange, with an inclusive end.
     return progression(start, step, int((end - start) / step + 1), dtype or default_dtype())
 
 
 @lowers(aten.range.default, static=["start", "end"])
-def range_default(start: Number, end: Number, *, dtype: DType = None) -> Array:
+def range_default(start: float, end: float, *, dtype: DType = None) -> Array:
     return range_step(start, end, 1, dtype=dtype)
 
 
@@ -147,16 +146,12 @@ def evenly_spaced(start: ArrayLike, end: ArrayLike, count: int, dtype: np.dtype)
     return jnp.where(index < count // 2, start + step * counted, end - step * counted)
 
 
-@lowers(
-    aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor
-)
+@lowers(aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)
 def linspace(start: ArrayLike, end: ArrayLike, steps: int, *, dtype: DType = None) -> Array:
     return evenly_spaced(start, end, steps, dtype or spaced_dtype(start, end))
 
 
-@lowers(
-    aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor
-)
+@lowers(aten.logspace.default, aten.logspace.Tensor_Tensor, aten.logspace.Tensor_Scalar, aten.logspace.Scalar_Tensor)
 def logspace(start: ArrayLike, end: ArrayLike, steps: int, base: float = 10.0, *, dtype: DType = None) -> Array:
     exponents = evenly_spaced(start, end, steps, dtype or spaced_dtype(start, end))
     return jnp.power(jnp.asarray(base, exponents.dtype), exponents)

@@ -33,7 +33,7 @@ def cat(tensors: Sequence[Array], dim: int = 0) -> Array:
     return lax.concatenate([x.astype(dtype) for x in kept], wrap(dim, kept[0].ndim))
 
 
-@lowers(aten.stack.default)
+@lowers(aten.stack.default, aten._stack.default)
 def stack(tensors: Sequence[Array], dim: int = 0) -> Array:
     dtype = joined_dtype(tensors)
     return jnp.stack([x.astype(dtype) for x in tensors], axis=dim % (tensors[0].ndim + 1))
@@ -94,7 +94,7 @@ def roll(x: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
 
 @lowers(aten.rot90.default)
 def rot90(x: Array, k: int = 1, dims: Sequence[int] = (0, 1)) -> Array:
-    return jnp.rot90(x, k, tuple(dims))
+    return jnp.rot90(x, k, (dims[0], dims[1]))
 
 
 @lowers(aten.tril.default)

@@ -29,9 +29,7 @@ def contract(a: Array, b: Array, contracting: tuple[Dims, Dims], batch: tuple[Di
     if a.dtype == np.bool_:
         return contract(a.astype(np.int32), b.astype(np.int32), contracting, batch) != 0
     accumulator = np.dtype(np.float32) if is_half(a.dtype) else a.dtype
-    return lax.dot_general(
-        a, b, (contracting, batch), precision=matmul_precision(), preferred_element_type=accumulator
-    )
+    return lax.dot_general(a, b, (contracting, batch), precision=matmul_precision(), preferred_element_type=accumulator)
 
 
 def scaled_sum(added: Array, product: Array, beta: ArrayLike, alpha: ArrayLike) -> Array:
@@ -108,16 +106,12 @@ def bmm_dtype(a: Array, b: Array, out_dtype: np.dtype) -> Array:
 
 
 @lowers(aten.addmm.dtype)
-def addmm_dtype(
-    added: Array, a: Array, b: Array, out_dtype: np.dtype, *, beta: ArrayLike = 1, alpha: ArrayLike = 1
-) -> Array:
+def addmm_dtype(added: Array, a: Array, b: Array, out_dtype: np.dtype, *, beta: ArrayLike = 1, alpha: ArrayLike = 1) -> Array:
     return addmm(added, a, b, beta=beta, alpha=alpha)
 
 
 @lowers(aten.baddbmm.dtype)
-def baddbmm_dtype(
-    added: Array, a: Array, b: Array, out_dtype: np.dtype, *, beta: ArrayLike = 1, alpha: ArrayLike = 1
-) -> Array:
+def baddbmm_dtype(added: Array, a: Array, b: Array, out_dtype: np.dtype, *, beta: ArrayLike = 1, alpha: ArrayLike = 1) -> Array:
     return baddbmm(added, a, b, beta=beta, alpha=alpha)
 
 
@@ -171,6 +165,4 @@ def _ragged(
 ) -> Array:
     numbers = lax.RaggedDotDimensionNumbers(dims, ragged, groups)
     accumulator = np.dtype(np.float32) if is_half(a.dtype) else a.dtype
-    return lax.ragged_dot_general(
-        a, b, sizes, numbers, precision=matmul_precision(), preferred_element_type=accumulator
-    )
+    return lax.ragged_dot_general(a, b, sizes, numbers, precision=matmul_precision(), preferred_element_type=accumulator)

@@ -39,9 +39,31 @@ def wrap(dim: int, ndim: int) -> int:
     aten.lift.default,
     aten.lift_fresh.default,
     aten.lift_fresh_copy.default,
+    aten._lazy_clone.default,
 )
 def same(x: Array) -> Array:
     return x
+
+
+# Forward-mode differentiation is done above the lowerings: a dual tensor's value is its primal's.
+@lowers(aten._fw_primal.default, aten._fw_primal_copy.default)
+def forward_primal(x: Array, level: int) -> Array:
+    return x
+
+
+@lowers(aten._make_dual.default, aten._make_dual_copy.default)
+def make_dual(primal: Array, tangent: Array, level: int) -> Array:
+    return primal
+
+
+@lowers(aten._conj.default, aten._conj_copy.default)
+def conjugate_view(x: Array) -> Array:
+    return jnp.conj(x)
+
+
+@lowers(aten._neg_view.default, aten._neg_view_copy.default)
+def negative_view(x: Array) -> Array:
+    return -x
 
 
 @lowers(aten.view.default, aten.view_copy.default, aten._unsafe_view.default)
@@ -141,7 +163,7 @@ def narrow(x: Array, dim: int, start: int, length: int) -> Array:
     aten.unsafe_split_with_sizes.default,
 )
 def split_with_sizes(x: Array, sizes: Sequence[int], dim: int = 0) -> list[Array]:
-    return lax.split(x, list(sizes), wrap(dim, x.ndim))
+    return list(lax.split(x, list(sizes), wrap(dim, x.ndim)))
 
 
 @lowers(aten.split.Tensor, aten.split_copy.Tensor, aten.unsafe_split.Tensor)
@@ -166,7 +188,7 @@ def diagonal_geometry(rows: int, columns: int, offset: int) -> tuple[int, int, i
 @lowers(aten.diagonal.default, aten.diagonal_copy.default)
 def diagonal(x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
     x = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
-    row, column, length = diagonal_geometry(*x.shape[-2:], offset)
+    row, column, length = diagonal_geometry(x.shape[-2], x.shape[-1], offset)
     batch = x.shape[:-2]
     if length == 0:
         return jnp.zeros((*batch, 0), x.dtype)
@@ -300,9 +322,7 @@ def as_strided(x: Array, sizes: Sequence[int], strides: Sequence[int], offset: i
 
 
 @lowers(aten.as_strided_scatter.default)
-def as_strided_scatter(
-    x: Array, src: Array, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None
-) -> Array:
+def as_strided_scatter(x: Array, src: Array, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Array:
     sizes, flat, offset = tuple(sizes), x.reshape(-1), offset or 0
     src = jnp.broadcast_to(src, sizes).astype(x.dtype)
     if src.size == 0:
@@ -338,9 +358,7 @@ def slice_backward(grad: Array, sizes: Sequence[int], dim: int, start: int, end:
 
 
 @lowers(aten.slice_scatter.default)
-def slice_scatter(
-    x: Array, src: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Array:
+def slice_scatter(x: Array, src: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
     dim = wrap(dim, x.ndim)
     size = x.shape[dim]
     first, count = slice_bounds(size, start, end, step)
@@ -368,7 +386,7 @@ def select_scatter(x: Array, src: Array, dim: int, index: int) -> Array:
 def write_diagonal(x: Array, src: Array, offset: int, dim1: int, dim2: int) -> Array:
     """``x`` with ``src`` on a diagonal: a comparison of row and column numbers, which fuses, instead of a scatter."""
     shape = jnp.moveaxis(x, (dim1, dim2), (-2, -1)).shape
-    row, column, length = diagonal_geometry(*shape[-2:], offset)
+    row, column, length = diagonal_geometry(shape[-2], shape[-1], offset)
     rows = lax.broadcasted_iota(np.int32, shape, len(shape) - 2)
     columns = lax.broadcasted_iota(np.int32, shape, len(shape) - 1)
     by_row = embed_slice(src, shape[-2], src.ndim - 1, row, 1)[..., None]
