@@ -7,6 +7,8 @@
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -20,6 +22,7 @@ namespace {
 
 std::atomic<int> g_device_count{1};
 std::atomic<bool> g_initialized{false};
+std::atomic<bool> g_in_forked_child{false};  // of a process that had started PJRT, whose threads did not survive the fork
 thread_local c10::DeviceIndex t_device = 0;
 thread_local c10::StreamId t_streams[kMaxDevices] = {};
 
@@ -82,7 +85,7 @@ struct Event {
   PyObject* state = nullptr;
   c10::DeviceIndex device = 0;
   ~Event() {
-    if (state != nullptr && python_is_alive()) {
+    if (state != nullptr && python_is_alive() && !g_in_forked_child) {
       Gil gil;
       Py_DECREF(state);
     }
@@ -97,6 +100,7 @@ bool truth(PyObject* result) {
 
 void synchronize(c10::DeviceIndex device) {
   if (!g_initialized || !python_is_alive()) return;
+  check_not_forked();
   Gil gil;
   Py_DECREF(call(callbacks().synchronize, "i", static_cast<int>(device)));
 }
@@ -140,6 +144,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryStream(const c10::Stream& stream) const override {
     if (!g_initialized) return true;
+    check_not_forked();
     Gil gil;
     PyObject* state = call(callbacks().record_event, "iO", static_cast<int>(stream.device_index()), Py_False);
     bool done = truth(call(callbacks().query_event, "O", state));
@@ -154,6 +159,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
                 " does not match recording stream's device index ", static_cast<int>(stream.device_index()), ".");
     if (*event == nullptr) *event = new Event;
     auto* recorded = static_cast<Event*>(*event);
+    check_not_forked();
     Gil gil;
     bool timing = flag == c10::EventFlag::BACKEND_DEFAULT;
     PyObject* state = call(callbacks().record_event, "iO", static_cast<int>(stream.device_index()), timing ? Py_True : Py_False);
@@ -231,13 +237,22 @@ void set_device_count(c10::DeviceIndex count) { g_device_count = count; }
 c10::DeviceIndex current_device() { return t_device; }
 void set_current_device(c10::DeviceIndex device) { t_device = check_device_index(device); }
 c10::DeviceIndex check_device_index(c10::DeviceIndex device) {
+  TORCH_CHECK(g_device_count > 0, "tpu: this process has no tpu device, because TORCH_TPU_PLATFORM=none");
   if (device == -1) return t_device;
   TORCH_CHECK(device >= 0 && device < device_count(), "tpu: invalid device index ", static_cast<int>(device), ": there ",
               device_count() == 1 ? "is 1 device" : "are ", device_count() == 1 ? "" : std::to_string(device_count()) + " devices");
   return device;
 }
 bool is_initialized() { return g_initialized; }
-void set_initialized() { g_initialized = true; }
+void set_initialized() {
+  g_initialized = true;
+  [[maybe_unused]] static const int watched = pthread_atfork(nullptr, nullptr, [] { g_in_forked_child = true; });
+}
+bool in_forked_child() { return g_in_forked_child; }
+void check_not_forked() {
+  TORCH_CHECK(!g_in_forked_child, "Cannot re-initialize tpu in forked subprocess. To use tpu with multiprocessing, you must use the "
+              "'spawn' start method");
+}
 void register_hooks() {
   [[maybe_unused]] static const bool registered = [] {
     at::RegisterPrivateUse1HooksInterface(new Hooks);
@@ -272,6 +287,7 @@ struct Memory {
 };
 Memory ask_memory(c10::DeviceIndex device) {
   Memory memory;
+  check_not_forked();
   Gil gil;
   PyObject* result = call(callbacks().memory_info, "i", static_cast<int>(device));
   bool parsed = PyArg_ParseTuple(result, "KKK", &memory.free, &memory.total, &memory.reserved);

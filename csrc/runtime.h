@@ -18,6 +18,9 @@ void set_current_device(c10::DeviceIndex device);
 c10::DeviceIndex check_device_index(c10::DeviceIndex device);
 bool is_initialized();
 void set_initialized();
+// Whether this process was forked from one that had started PJRT; the check throws then.
+bool in_forked_child();
+void check_not_forked();
 void register_hooks();
 
 const at::Generator& default_generator(c10::DeviceIndex device);

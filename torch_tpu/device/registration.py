@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,21 +12,44 @@ from .. import _C
 from ..runtime import platform
 
 _CALLBACKS = (
-    "describe", "miss", "plan_view", "make_scalar", "make_zeros", "resize", "transfer", "failed", "before", "after",
-    "synchronize", "record_event", "query_event", "wait_event", "elapsed", "memory_info",
+    "describe", "miss", "prepare", "fuse", "pack", "flushed", "plan_view", "make_scalar", "make_zeros", "resize", "transfer", "failed", "before", "after",
+    "synchronize", "record_event", "query_event", "wait_event", "elapsed", "memory_info", "prepare", "fuse", "pack", "flushed",
 )  # fmt: skip
+
+_registered = False
 
 
 def register() -> None:
-    """Name the device, hand the native layer its callbacks, and install ``torch.tpu`` and ``torch.backends.tpu``."""
-    torch.utils.rename_privateuse1_backend("tpu")
+    """Name the device, hand the native layer its callbacks, and install ``torch.tpu`` and ``torch.backends.tpu``; once."""
+    global _registered
+    if _registered:
+        return
+    count = platform.expected_device_count()
+    # Without devices, the name would only hide another accelerator that PyTorch was built with.
+    named = count > 0 or torch.accelerator.current_accelerator() is None
+    if named:
+        torch.utils.rename_privateuse1_backend("tpu")
     callbacks: dict[str, Callable[..., Any]] = {name: _late(name) for name in _CALLBACKS}
-    _C.setup(platform.expected_device_count(), callbacks | {"initialize": initialize})
+    _C.setup(count, callbacks | {"initialize": initialize})
     _C.register_overload("*")
-    from . import namespace
+    _install_modules()
+    if named:
+        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        from . import amp, dynamo, interop, printing
+
+        for part in (amp, dynamo, interop, printing):
+            part.install()
+    _registered = True
+
+
+def _install_modules() -> None:
+    from . import backends, namespace
 
     torch._register_device_module("tpu", namespace)
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    for name in ("memory", "random", "streams", "amp"):
+        sys.modules[f"torch.tpu.{name}"] = sys.modules[f"{__package__}.{name}"]
+    torch.backends.tpu = backends  # type: ignore[attr-defined]
+    sys.modules["torch.backends.tpu"] = backends
 
 
 def initialize() -> None:
