@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -54,6 +55,7 @@ class _Windows:
 
 
 def _average_pool(
+    rank: int,
     x: Array,
     kernel_size: Sequence[int],
     stride: Sequence[int],
@@ -61,7 +63,6 @@ def _average_pool(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
-    rank: int,
 ) -> Array:
     x = opmath(x)
     windows = _Windows(x.shape[-rank:], kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
@@ -72,6 +73,7 @@ def _average_pool(
 
 
 def _average_pool_gradient(
+    rank: int,
     grad: Array,
     x: Array,
     kernel_size: Sequence[int],
@@ -80,7 +82,6 @@ def _average_pool_gradient(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
-    rank: int,
 ) -> Array:
     grad = opmath(grad)
     windows = _Windows(x.shape[-rank:], kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
@@ -91,24 +92,12 @@ def _average_pool_gradient(
     return result
 
 
-@lowers(aten.avg_pool2d.default)
-def avg_pool2d(x: Array, *options: object) -> Array:
-    return _average_pool(x, *options, rank=2)
-
-
-@lowers(aten.avg_pool3d.default)
-def avg_pool3d(x: Array, *options: object) -> Array:
-    return _average_pool(x, *options, rank=3)
-
-
-@lowers(aten.avg_pool2d_backward.default)
-def avg_pool2d_backward(grad: Array, x: Array, *options: object) -> Array:
-    return _average_pool_gradient(grad, x, *options, rank=2)
-
-
-@lowers(aten.avg_pool3d_backward.default)
-def avg_pool3d_backward(grad: Array, x: Array, *options: object) -> Array:
-    return _average_pool_gradient(grad, x, *options, rank=3)
+for _rank, _forward, _backward in (
+    (2, aten.avg_pool2d.default, aten.avg_pool2d_backward.default),
+    (3, aten.avg_pool3d.default, aten.avg_pool3d_backward.default),
+):
+    lowers(_forward)(functools.partial(_average_pool, _rank))
+    lowers(_backward)(functools.partial(_average_pool_gradient, _rank))
 
 
 # Adaptive averages
@@ -136,7 +125,7 @@ def adaptive_average_pool(x: Array, output_size: Sequence[int]) -> Array:
     return x
 
 
-def _adaptive_average_pool_gradient(grad: Array, x: Array, rank: int) -> Array:
+def _adaptive_average_pool_gradient(rank: int, grad: Array, x: Array) -> Array:
     grad = opmath(grad)
     for axis in range(x.ndim - rank, x.ndim):
         size, outputs = x.shape[axis], grad.shape[axis]
@@ -148,11 +137,5 @@ def _adaptive_average_pool_gradient(grad: Array, x: Array, rank: int) -> Array:
     return grad
 
 
-@lowers(aten._adaptive_avg_pool2d_backward.default)
-def adaptive_average_pool2d_backward(grad: Array, x: Array) -> Array:
-    return _adaptive_average_pool_gradient(grad, x, 2)
-
-
-@lowers(aten._adaptive_avg_pool3d_backward.default)
-def adaptive_average_pool3d_backward(grad: Array, x: Array) -> Array:
-    return _adaptive_average_pool_gradient(grad, x, 3)
+lowers(aten._adaptive_avg_pool2d_backward.default)(functools.partial(_adaptive_average_pool_gradient, 2))
+lowers(aten._adaptive_avg_pool3d_backward.default)(functools.partial(_adaptive_average_pool_gradient, 3))

@@ -6,6 +6,7 @@ NaN, and both rules survive that split; the work then grows with the sum of a wi
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -91,11 +92,11 @@ def _max_at_once(values: Array, places: Array, axis: int, index: np.ndarray, cou
     """As ``max_along``, for windows too wide to go through input by input."""
     values, places = gather_windows(values, index, axis), gather_windows(places, index, axis)
     window = axis + 1
-    counts = lax.broadcast_in_dim(counts, values.shape, (axis, window))
-    best = jnp.max(jnp.where(counts, values, lowest(values.dtype)), axis=window, keepdims=True)
+    counted = lax.broadcast_in_dim(counts, values.shape, (axis, window))
+    best = jnp.max(jnp.where(counted, values, lowest(values.dtype)), axis=window, keepdims=True)
     offset = lax.broadcasted_iota(np.int32, values.shape, window)
-    first = jnp.min(jnp.where(counts & (values == best), offset, index.shape[1] - 1), axis=window, keepdims=True)
-    last_nan = jnp.max(jnp.where(counts & is_nan(values), offset, -1), axis=window, keepdims=True)
+    first = jnp.min(jnp.where(counted & (values == best), offset, index.shape[1] - 1), axis=window, keepdims=True)
+    last_nan = jnp.max(jnp.where(counted & is_nan(values), offset, -1), axis=window, keepdims=True)
     chosen = jnp.where(last_nan >= 0, last_nan, first)
     if jnp.issubdtype(values.dtype, jnp.floating):  # not every backend's reduction keeps a NaN
         best = jnp.where(last_nan >= 0, jnp.asarray(jnp.nan, values.dtype), best)
@@ -116,31 +117,32 @@ def max_over_windows(x: Array, windows: Sequence[tuple[np.ndarray, np.ndarray]])
 
 
 def _max_pool(
+    rank: int,
     x: Array,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
-    rank: int,
 ) -> tuple[Array, Array]:
     kernel = spread(kernel, rank)
     stride, padding, dilation = spread(stride or kernel, rank), spread(padding, rank), spread(dilation, rank)
     windows = []
-    for size, *geometry in zip(x.shape[-rank:], kernel, stride, padding, dilation):
-        windows.append(sliding_windows(size, pooled_size(size, *geometry, ceil_mode), *geometry))
+    for size, k, s, p, d in zip(x.shape[-rank:], kernel, stride, padding, dilation):
+        windows.append(sliding_windows(size, pooled_size(size, k, s, p, d, ceil_mode), k, s, p, d))
     return max_over_windows(x, windows)
 
 
 def _max_pool_gradient(
+    rank: int,
     grad: Array,
     x: Array,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    ceil_mode: bool,
     indices: Array,
-    rank: int,
 ) -> Array:
     kernel = spread(kernel, rank)
     stride, padding, dilation = spread(stride or kernel, rank), spread(padding, rank), spread(dilation, rank)
@@ -192,56 +194,12 @@ def scatter_to_places(grad: Array, indices: Array, spatial: Sequence[int]) -> Ar
     return jax.vmap(lambda plane, at, value: plane.at[at].add(value))(empty, places, values).reshape(*leading, *spatial)
 
 
-@lowers(aten.max_pool2d_with_indices.default)
-def max_pool2d(
-    x: Array,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[Array, Array]:
-    return _max_pool(x, kernel_size, stride, padding, dilation, ceil_mode, 2)
-
-
-@lowers(aten.max_pool3d_with_indices.default)
-def max_pool3d(
-    x: Array,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[Array, Array]:
-    return _max_pool(x, kernel_size, stride, padding, dilation, ceil_mode, 3)
-
-
-@lowers(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_backward(
-    grad: Array,
-    x: Array,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Array,
-) -> Array:
-    return _max_pool_gradient(grad, x, kernel_size, stride, padding, dilation, indices, 2)
-
-
-@lowers(aten.max_pool3d_with_indices_backward.default)
-def max_pool3d_backward(
-    grad: Array,
-    x: Array,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: Array,
-) -> Array:
-    return _max_pool_gradient(grad, x, kernel_size, stride, padding, dilation, indices, 3)
+for _rank, _forward, _backward in (
+    (2, aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default),
+    (3, aten.max_pool3d_with_indices.default, aten.max_pool3d_with_indices_backward.default),
+):
+    lowers(_forward)(functools.partial(_max_pool, _rank))
+    lowers(_backward)(functools.partial(_max_pool_gradient, _rank))
 
 
 @lowers(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
@@ -250,21 +208,15 @@ def adaptive_max_pool(x: Array, output_size: Sequence[int]) -> tuple[Array, Arra
     return max_over_windows(x, [adaptive_windows(size, outputs) for size, outputs in zip(sizes, output_size)])
 
 
-def _adaptive_max_pool_gradient(grad: Array, x: Array, indices: Array, rank: int) -> Array:
+def _adaptive_max_pool_gradient(rank: int, grad: Array, x: Array, indices: Array) -> Array:
     spatial, outputs = x.shape[-rank:], grad.shape[-rank:]
     if grad.size and all(size % count == 0 for size, count in zip(spatial, outputs)):
         return _spread_over_tiles(grad, indices, spatial)
     return scatter_to_places(grad, indices, spatial)
 
 
-@lowers(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(grad: Array, x: Array, indices: Array) -> Array:
-    return _adaptive_max_pool_gradient(grad, x, indices, 2)
-
-
-@lowers(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(grad: Array, x: Array, indices: Array) -> Array:
-    return _adaptive_max_pool_gradient(grad, x, indices, 3)
+lowers(aten.adaptive_max_pool2d_backward.default)(functools.partial(_adaptive_max_pool_gradient, 2))
+lowers(aten.adaptive_max_pool3d_backward.default)(functools.partial(_adaptive_max_pool_gradient, 3))
 
 
 # Fractional maxima

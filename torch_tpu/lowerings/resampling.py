@@ -34,7 +34,7 @@ def source_scale(inputs: int, outputs: int, align_corners: bool, scale: float | 
 
 def source_positions(inputs: int, outputs: int, align_corners: bool, scale: float | None, real: type) -> np.ndarray:
     step = source_scale(inputs, outputs, align_corners, scale, real)
-    position = np.arange(outputs).astype(real)
+    position: np.ndarray = np.arange(outputs).astype(real)
     return step * position if align_corners else step * (position + real(0.5)) - real(0.5)
 
 
@@ -114,7 +114,7 @@ def antialiased(kernel: Callable[[np.ndarray], np.ndarray], width: int) -> TapRu
         offset = np.arange(max(int(count.max(initial=0)), 1))
         valid = offset < count[:, None]
         index = first[:, None] + offset
-        weight = np.where(valid, kernel((index - center[:, None] + real(0.5)) / stretch), 0).astype(real)
+        weight: np.ndarray = np.where(valid, kernel((index - center[:, None] + real(0.5)) / stretch), 0).astype(real)
         total = weight.sum(axis=1, keepdims=True)
         return Taps.of(index, np.where(total != 0, weight / np.where(total == 0, 1, total), weight), inputs, valid)
 
