@@ -8,13 +8,17 @@ namespace torch_tpu {
 
 struct Callbacks {
   PyObject* describe = nullptr;      // (name, overload) -> argument roles of an overload
-  PyObject* miss = nullptr;          // a new signature -> its entry
+  PyObject* miss = nullptr;          // a new signature -> its entry: (record, outputs, returns, random)
+  PyObject* prepare = nullptr;       // (entry's record) -> (execute, handlers)
+  PyObject* fuse = nullptr;          // a deferred trace -> (record, execute, handlers)
+  PyObject* pack = nullptr;          // (bytes, dtype, device) -> 1-d jax.Array
+  PyObject* flushed = nullptr;       // told of every flush of a deferred trace
   PyObject* plan_view = nullptr;     // a view's geometry over a base -> its plan
   PyObject* make_scalar = nullptr;   // (tag, value, device) -> 0-d jax.Array
   PyObject* make_zeros = nullptr;    // (aval, device) -> jax.Array of zeros
   PyObject* resize = nullptr;        // (base, nbytes) -> 1-d jax.Array of that many bytes
   PyObject* transfer = nullptr;      // (source, destination, non_blocking) -> None
-  PyObject* failed = nullptr;        // (entry, op, exception) -> raises what the user should see
+  PyObject* failed = nullptr;        // (record, exception) -> raises what the user should see
   PyObject* before = nullptr;        // debug mode: (op, args) before a launch
   PyObject* after = nullptr;         // debug mode: (op, results) after a launch
   PyObject* synchronize = nullptr;   // (device) -> None

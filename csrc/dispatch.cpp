@@ -19,13 +19,14 @@
 #include <unordered_map>
 
 #include "callbacks.h"
+#include "program.h"
 #include "runtime.h"
 #include "storage.h"
+#include "trace.h"
 
 namespace torch_tpu {
 namespace {
 
-namespace py = pybind11;
 using c10::IValue;
 using torch::jit::Stack;
 
@@ -33,44 +34,6 @@ using torch::jit::Stack;
 
 enum Role : uint8_t { kStatic = 0, kScalar = 1, kDropped = 2, kGenerator = 3, kWritten = 4 };
 enum Flag : int { kPythonKernel = 1, kCopy = 2, kIndexes = 4 };
-
-struct Key {
-  c10::SmallVector<uint64_t, 48> words;
-  size_t hash = 0;
-  void add(uint64_t word) { words.push_back(word); }
-  void seal() {
-    uint64_t h = 1469598103934665603ull;
-    for (auto word : words) {
-      h = (h ^ word) * 0x9E3779B97F4A7C15ull;
-      h ^= h >> 29;
-    }
-    hash = h;
-  }
-  bool operator==(const Key& other) const { return hash == other.hash && words == other.words; }
-};
-struct KeyHash {
-  size_t operator()(const Key& key) const { return key.hash; }
-};
-
-struct Output {
-  enum Kind : int { kFresh = 0, kWrite = 1, kFreshEmpty = 2 } kind;
-  int slot;  // kWrite: whose base is replaced
-  std::vector<int64_t> sizes, strides;
-  c10::ScalarType dtype;
-  uint32_t aval;
-};
-struct Return {
-  enum Kind : int { kOutput = 0, kArgument = 1, kList = 2, kUndefined = 3 } kind;
-  std::vector<int> indices;  // of fresh outputs, or of the argument
-};
-struct Entry {
-  py::object record;    // the Python description of the program, for messages
-  py::object execute;   // bound LoadedExecutable.execute_sharded; None where there is nothing to run
-  py::object handlers;  // what turns raw results into jax.Arrays
-  std::vector<Output> outputs;
-  std::vector<Return> returns;
-  bool random = false;
-};
 
 struct Operator {
   std::string name, overload;
@@ -89,9 +52,6 @@ DispatchCounters g_counters;
 std::atomic<int> g_mode{0};
 std::atomic<bool> g_local_modes{false};
 uint64_t g_epoch = 0;
-
-// A new reference to the torch.dtype.
-PyObject* dtype_object(c10::ScalarType dtype) { return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype))); }
 
 Operator* find_operator(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
@@ -175,25 +135,6 @@ const Plan* find_plan(uint32_t aval, const c10::TensorImpl* tensor, c10::SmallVe
 
 // ---- scalars: run-time values as 0-d arrays, remembered by value
 
-struct ScalarValue {
-  uint64_t tag;  // 'd' 'i' 'b' 'c': a Python number; 256 + dtype: a 0-d tensor of that dtype
-  uint64_t first = 0, second = 0;
-  bool remember = true;
-};
-constexpr uint64_t kStrong = 256;
-constexpr uint64_t kInt64Tag = kStrong + uint64_t(c10::ScalarType::Long);
-
-uint64_t bits_of(double value) {
-  uint64_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-double double_of(uint64_t bits) {
-  double value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 ScalarValue scalar_value(const at::Scalar& scalar) {
   if (scalar.isBoolean()) return {'b', uint64_t(scalar.toBool())};
   if (scalar.isIntegral(false)) {
@@ -204,45 +145,6 @@ ScalarValue scalar_value(const at::Scalar& scalar) {
     return {'c', bits_of(z.real()), bits_of(z.imag())};
   }
   return {'d', bits_of(scalar.toDouble())};
-}
-
-py::object scalar_array(const ScalarValue& scalar, c10::DeviceIndex device) {
-  static auto* cache = new ska::flat_hash_map<Key, py::object, KeyHash>;
-  constexpr size_t kMost = 8192;
-  Key key;
-  if (scalar.remember) {
-    key.add(scalar.tag);
-    key.add(scalar.first);
-    key.add(scalar.second);
-    key.add(device);
-    key.seal();
-    auto found = cache->find(key);
-    if (found != cache->end()) return found->second;
-  }
-  py::object value = py::int_(static_cast<int64_t>(scalar.first));
-  if (scalar.tag == 'd') value = py::float_(double_of(scalar.first));
-  if (scalar.tag == 'b') value = py::bool_(scalar.first != 0);
-  if (scalar.tag == 'c') value = py::cast(std::complex<double>(double_of(scalar.first), double_of(scalar.second)));
-  if (scalar.tag >= kStrong && scalar.tag != kInt64Tag) {
-    auto dtype = static_cast<c10::ScalarType>(scalar.tag - kStrong);
-    if (c10::isComplexType(dtype)) {
-      value = py::cast(std::complex<double>(double_of(scalar.first), double_of(scalar.second)));
-    } else if (c10::isFloatingType(dtype)) {
-      value = py::float_(double_of(scalar.first));
-    }
-  }
-  auto dtype = scalar.tag == 'd'   ? c10::ScalarType::Double
-               : scalar.tag == 'i' ? c10::ScalarType::Long
-               : scalar.tag == 'b' ? c10::ScalarType::Bool
-               : scalar.tag == 'c' ? c10::ScalarType::ComplexDouble
-                                   : static_cast<c10::ScalarType>(scalar.tag - kStrong);
-  auto array = py::reinterpret_steal<py::object>(
-      call(callbacks().make_scalar, "NOi", dtype_object(dtype), value.ptr(), static_cast<int>(device)));
-  if (scalar.remember) {
-    if (cache->size() >= kMost) cache->clear();
-    (*cache)[key] = array;
-  }
-  return array;
 }
 
 // ---- one call
@@ -265,6 +167,7 @@ struct Call {
   at::Generator generator;
   int device = -1;
   const Operator* op = nullptr;
+  bool deferred = false;  // recorded, not launched: nothing is donated yet
 
   void tensor(const at::Tensor& given, bool written);
   void value(const IValue& value, uint8_t role, const c10::Argument& argument);
@@ -323,7 +226,10 @@ void Call::tensor(const at::Tensor& given, bool written) {
     return;
   }
   auto* context = context_of(impl->unsafe_storage());
-  if (context->base == nullptr && context->nbytes > 0) {
+  if (context->pending >= 0 && !deferred) flush("an op in another mode reads the value");
+  TORCH_CHECK(!context->lost || written, "tpu: ", op->name, "(): this tensor has no value, because the deferred op that was to "
+              "compute it failed; see the error raised when it ran");
+  if (!has_value(context) && context->nbytes > 0) {
     bool whole = contiguous && impl->storage_offset() == 0 && size_t(numel) * impl->itemsize() == context->nbytes;
     if (!whole) {
       // Never written, and not seen whole: give it zeros, in the natural shape of what is at hand.
@@ -345,15 +251,15 @@ void Call::tensor(const at::Tensor& given, bool written) {
   TORCH_CHECK(context->nbytes > 0, "tpu: ", op->name, "(): the storage of a tensor of shape ", impl->sizes(),
               " has been freed (its size is 0)");
   if (context->epoch == g_epoch) {
-    slots[context->slot].passed = context->base != nullptr;
+    slots[context->slot].passed = has_value(context);
   } else {
     context->epoch = g_epoch;
     context->slot = static_cast<int32_t>(slots.size());
-    slots.push_back({context, context->base != nullptr});
+    slots.push_back({context, has_value(context)});
   }
   TensorUse use{context->slot, nullptr};
   const bool base_is_whole = contiguous && impl->storage_offset() == 0 && size_t(numel) * impl->itemsize() == context->nbytes;
-  if (base_is_whole && (context->base == nullptr || aval_of(context->aval).dtype == dtype)) {
+  if (base_is_whole && (!has_value(context) || aval_of(context->aval).dtype == dtype)) {
     key.add(head | (uint64_t(2) << 32) | (uint64_t(use.slot) << 40));
     key.add(context->aval);
     for (auto size : impl->sizes()) key.add(size);
@@ -368,7 +274,7 @@ void Call::tensor(const at::Tensor& given, bool written) {
     }
   }
   // A base that nobody else holds may be updated in place.
-  if (written && context->base != nullptr) key.add(0x50 | (uint64_t(Py_REFCNT(context->base) == 1) << 8));
+  if (written && has_value(context)) key.add(0x50 | (uint64_t(!deferred && Py_REFCNT(context->base) == 1) << 8));
   uses.push_back(use);
   tensors.push_back(given);
 }
@@ -463,9 +369,7 @@ void push_results(const c10::FunctionSchema& schema, Stack* stack, size_t count,
 std::unique_ptr<Entry> parse_entry(const py::tuple& t) {
   auto entry = std::make_unique<Entry>();
   entry->record = t[0];
-  entry->execute = t[1];
-  entry->handlers = t[2];
-  for (auto item : t[3]) {
+  for (auto item : t[1]) {
     auto o = py::reinterpret_borrow<py::tuple>(item);
     Output output;
     output.kind = static_cast<Output::Kind>(o[0].cast<int>());
@@ -479,11 +383,12 @@ std::unique_ptr<Entry> parse_entry(const py::tuple& t) {
     }
     entry->outputs.push_back(std::move(output));
   }
-  for (auto item : t[4]) {
+  for (auto item : t[2]) {
     auto r = py::reinterpret_borrow<py::tuple>(item);
     entry->returns.push_back({static_cast<Return::Kind>(r[0].cast<int>()), r[1].cast<std::vector<int>>()});
   }
-  entry->random = t[5].cast<bool>();
+  entry->random = t[3].cast<bool>();
+  entry->empty = std::all_of(entry->outputs.begin(), entry->outputs.end(), [](const Output& o) { return o.kind == Output::kFreshEmpty; });
   return entry;
 }
 
@@ -503,7 +408,7 @@ Entry* miss(Operator* op, Call& c, PyObject* args, py::object& kernel) {
     }
     const auto& aval = aval_of(slot.context->aval);
     slots.append(py::make_tuple(aval.shape, py::reinterpret_steal<py::object>(dtype_object(aval.dtype)),
-                                Py_REFCNT(slot.context->base) == 1));
+                                !c.deferred && Py_REFCNT(slot.context->base) == 1));
   }
   auto answer = py::reinterpret_steal<py::object>(call(callbacks().miss, "ssOOOi", op->name.c_str(), op->overload.c_str(), args,
                                                        uses.ptr(), slots.ptr(), c.device));
@@ -518,27 +423,18 @@ Entry* miss(Operator* op, Call& c, PyObject* args, py::object& kernel) {
   return place.get();
 }
 
-[[noreturn]] void raise_failed(Operator* op, const Entry& entry) {
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  if (trace != nullptr) PyException_SetTraceback(value, trace);
-  Py_XDECREF(type);
-  Py_XDECREF(trace);
-  auto name = op->name + "." + op->overload;
-  PyObject* result = PyObject_CallFunction(callbacks().failed, "OsN", entry.record.ptr(), name.c_str(), value);
-  Py_XDECREF(result);
-  throw python_error();
+// The numbers that the launch passes, the generator's included.
+void add_random(const Entry& entry, Call& c) {
+  if (!entry.random) return;
+  auto [seed, offset] = next_random(c.generator, static_cast<c10::DeviceIndex>(c.device));
+  c.scalars.push_back({kInt64Tag, seed});
+  c.scalars.push_back({kInt64Tag, offset, 0, /*remember=*/false});
 }
 
 // Runs the entry and returns the list of new arrays.
-PyObject* launch(Operator* op, const Entry& entry, Call& c) {
+PyObject* launch(Entry& entry, Call& c) {
   g_counters.launches++;
-  if (entry.random) {
-    auto [seed, offset] = next_random(c.generator, static_cast<c10::DeviceIndex>(c.device));
-    c.scalars.push_back({kInt64Tag, seed});
-    c.scalars.push_back({kInt64Tag, offset, 0, /*remember=*/false});
-  }
+  if (!entry.execute) prepare(entry);
   size_t count = c.scalars.size();
   for (const auto& slot : c.slots) count += slot.passed;
   auto arguments = py::reinterpret_steal<py::object>(PyList_New(static_cast<Py_ssize_t>(count)));
@@ -549,29 +445,35 @@ PyObject* launch(Operator* op, const Entry& entry, Call& c) {
   for (const auto& scalar : c.scalars) {
     PyList_SET_ITEM(arguments.ptr(), next++, scalar_array(scalar, static_cast<c10::DeviceIndex>(c.device)).release().ptr());
   }
-  static PyObject* consume = PyUnicode_InternFromString("consume_with_handlers");
-  auto raw = py::reinterpret_steal<py::object>(PyObject_CallOneArg(entry.execute.ptr(), arguments.ptr()));
-  if (!raw) raise_failed(op, entry);
-  PyObject* results = PyObject_CallMethodOneArg(raw.ptr(), consume, entry.handlers.ptr());
-  if (results == nullptr) raise_failed(op, entry);
-  return results;
+  return execute(entry, arguments.ptr());
 }
 
-void finish(const Entry& entry, Call& c, PyObject* results, const c10::FunctionSchema& schema, Stack* stack, size_t count) {
+// Makes the op's results: from the arrays of a launch, or (null) as values of the trace that will compute them.
+void finish(Entry& entry, Call& c, PyObject* results, const c10::FunctionSchema& schema, Stack* stack, size_t count) {
   c10::SmallVector<at::Tensor, 4> fresh;
+  c10::SmallVector<StorageContext*, 4> owners;
   Py_ssize_t next = 0;
   for (const auto& output : entry.outputs) {
-    if (output.kind == Output::kFreshEmpty) {
-      fresh.push_back(new_tensor(output.sizes, output.strides, output.dtype, static_cast<c10::DeviceIndex>(std::max(c.device, 0))));
-      continue;
-    }
-    PyObject* array = Py_NewRef(PyList_GET_ITEM(results, next++));
-    if (output.kind == Output::kFresh) {
+    StorageContext* context = nullptr;
+    if (output.kind != Output::kWrite) {
       fresh.push_back(new_tensor(output.sizes, output.strides, output.dtype, static_cast<c10::DeviceIndex>(c.device)));
-      set_base(context_of(fresh.back()), array, output.aval);
+      if (output.kind == Output::kFreshEmpty) continue;
+      context = context_of(fresh.back());
     } else {
-      set_base(c.slots[output.slot].context, array, output.aval);
+      context = c.slots[output.slot].context;
     }
+    if (results != nullptr) {
+      set_base(context, Py_NewRef(PyList_GET_ITEM(results, next++)), output.aval);
+    } else {
+      owners.push_back(context);
+    }
+  }
+  if (results == nullptr && !entry.empty) {
+    c10::SmallVector<StorageContext*, 8> inputs;
+    for (const auto& slot : c.slots) {
+      if (slot.passed) inputs.push_back(slot.context);
+    }
+    record(entry, inputs, owners, c.scalars, static_cast<c10::DeviceIndex>(c.device));
   }
   c10::SmallVector<IValue, 4> values;
   for (const auto& r : entry.returns) {
@@ -664,6 +566,7 @@ void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
   const auto& arguments = schema.arguments();
   const size_t count = arguments.size();
   const size_t first = stack->size() - count;
+  check_not_forked();
   Gil gil;
   Operator* op = find_operator(handle);
   if ((op->flags & kPythonKernel) != 0 || ((op->flags & kCopy) != 0 && is_transfer(*stack, first))) {
@@ -683,6 +586,7 @@ void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
     g_epoch++;
     Call c;
     c.op = op;
+    c.deferred = mode == Mode::DeferAndFuse;
     for (size_t i = 0; i < count; i++) c.value((*stack)[first + i], op->roles[i], arguments[i]);
     if (c.device < 0) {  // a factory: the device argument, or the current device
       for (size_t i = 0; i < count; i++) {
@@ -718,10 +622,12 @@ void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
         continue;
       }
     }
-    auto results = entry->execute.is_none() ? py::reinterpret_steal<py::object>(PyList_New(0))
-                                            : py::reinterpret_steal<py::object>(launch(op, *entry, c));
+    if (!entry->empty) add_random(*entry, c);
+    bool launches = !entry->empty && !c.deferred;
+    auto results = py::reinterpret_steal<py::object>(launches ? launch(*entry, c) : nullptr);
     finish(*entry, c, results.ptr(), schema, stack, count);
-    if (mode == Mode::Debug) {
+    if (c.deferred) flush_if_full();
+    if (mode == Mode::Debug && launches) {
       Py_DECREF(call(callbacks().after, "ssOO", op->name.c_str(), op->overload.c_str(), entry->record.ptr(), results.ptr()));
     }
     return;
@@ -736,6 +642,69 @@ std::vector<std::unique_ptr<torch::Library>>& libraries() {
 const std::string kLocalMode = "torch_tpu_eager_mode";
 
 }  // namespace
+
+PyObject* dtype_object(c10::ScalarType dtype) { return Py_NewRef(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype))); }
+
+py::object scalar_array(const ScalarValue& scalar, c10::DeviceIndex device) {
+  static auto* cache = new ska::flat_hash_map<Key, py::object, KeyHash>;
+  constexpr size_t kMost = 8192;
+  Key key;
+  if (scalar.remember) {
+    key.add(scalar.tag);
+    key.add(scalar.first);
+    key.add(scalar.second);
+    key.add(device);
+    key.seal();
+    auto found = cache->find(key);
+    if (found != cache->end()) return found->second;
+  }
+  py::object value = py::int_(static_cast<int64_t>(scalar.first));
+  if (scalar.tag == 'd') value = py::float_(double_of(scalar.first));
+  if (scalar.tag == 'b') value = py::bool_(scalar.first != 0);
+  if (scalar.tag == 'c') value = py::cast(std::complex<double>(double_of(scalar.first), double_of(scalar.second)));
+  if (scalar.tag >= kStrong && scalar.tag != kInt64Tag) {
+    auto dtype = static_cast<c10::ScalarType>(scalar.tag - kStrong);
+    if (c10::isComplexType(dtype)) {
+      value = py::cast(std::complex<double>(double_of(scalar.first), double_of(scalar.second)));
+    } else if (c10::isFloatingType(dtype)) {
+      value = py::float_(double_of(scalar.first));
+    }
+  }
+  auto dtype = scalar.tag == 'd'   ? c10::ScalarType::Double
+               : scalar.tag == 'i' ? c10::ScalarType::Long
+               : scalar.tag == 'b' ? c10::ScalarType::Bool
+               : scalar.tag == 'c' ? c10::ScalarType::ComplexDouble
+                                   : static_cast<c10::ScalarType>(scalar.tag - kStrong);
+  auto array = py::reinterpret_steal<py::object>(
+      call(callbacks().make_scalar, "NOi", dtype_object(dtype), value.ptr(), static_cast<int>(device)));
+  if (scalar.remember) {
+    if (cache->size() >= kMost) cache->clear();
+    (*cache)[key] = array;
+  }
+  return array;
+}
+
+void prepare(Entry& entry) {
+  // (execute, handlers)
+  auto prepared = py::reinterpret_steal<py::tuple>(call(callbacks().prepare, "O", entry.record.ptr()));
+  entry.handlers = prepared[1];
+  entry.execute = prepared[0];
+}
+
+PyObject* execute(const Entry& entry, PyObject* arguments) {
+  static PyObject* consume = PyUnicode_InternFromString("consume_with_handlers");
+  auto raw = py::reinterpret_steal<py::object>(PyObject_CallOneArg(entry.execute.ptr(), arguments));
+  PyObject* results = raw ? PyObject_CallMethodOneArg(raw.ptr(), consume, entry.handlers.ptr()) : nullptr;
+  if (results != nullptr) return results;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (trace != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  Py_XDECREF(PyObject_CallFunction(callbacks().failed, "ON", entry.record.ptr(), value));
+  throw python_error();
+}
 
 void set_mode(Mode mode) { g_mode = static_cast<int>(mode); }
 void watch_local_modes() { g_local_modes = true; }
@@ -763,6 +732,8 @@ void register_overload(const std::string& name) {
 }
 
 void clear_entries() {
+  flush("the caches are cleared");
+  forget_fused();
   for (auto& [schema, op] : operators()) op->entries.clear();
 }
 

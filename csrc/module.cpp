@@ -11,6 +11,7 @@
 #include "dispatch.h"
 #include "runtime.h"
 #include "storage.h"
+#include "trace.h"
 
 namespace {
 using namespace torch_tpu;
@@ -55,7 +56,7 @@ PyObject* py_setup(PyObject*, PyObject* args) {
   struct {
     const char* name;
     PyObject** place;
-  } table[] = {{"describe", &c.describe}, {"miss", &c.miss}, {"plan_view", &c.plan_view}, {"make_scalar", &c.make_scalar},
+  } table[] = {{"describe", &c.describe}, {"miss", &c.miss}, {"prepare", &c.prepare}, {"fuse", &c.fuse}, {"pack", &c.pack}, {"flushed", &c.flushed}, {"plan_view", &c.plan_view}, {"make_scalar", &c.make_scalar},
                {"make_zeros", &c.make_zeros}, {"resize", &c.resize}, {"transfer", &c.transfer}, {"failed", &c.failed},
                {"before", &c.before}, {"after", &c.after}, {"synchronize", &c.synchronize}, {"record_event", &c.record_event},
                {"query_event", &c.query_event}, {"wait_event", &c.wait_event}, {"elapsed", &c.elapsed},
@@ -96,6 +97,8 @@ PyObject* py_set_device(PyObject*, PyObject* index) {
 PyObject* py_base(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   auto* context = context_of(tensor_of(object));
+  if (context->pending >= 0) flush("a value is read");
+  TORCH_CHECK(!context->lost, "tpu: this tensor has no value, because the deferred op that was to compute it failed");
   if (context->base == nullptr) Py_RETURN_NONE;
   return Py_NewRef(context->base);
   END_HANDLE_TH_ERRORS
@@ -122,7 +125,7 @@ PyObject* py_is_whole(PyObject*, PyObject* object) {
   const auto& tensor = tensor_of(object);
   auto* context = context_of(tensor);
   bool whole = tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.nbytes() == context->nbytes &&
-               (context->base == nullptr || aval_of(context->aval).dtype == tensor.scalar_type());
+               (!has_value(context) || aval_of(context->aval).dtype == tensor.scalar_type());
   return PyBool_FromLong(whole);
   END_HANDLE_TH_ERRORS
 }
@@ -220,6 +223,21 @@ PyObject* py_clear_entries(PyObject*, PyObject*) {
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
+PyObject* py_flush(PyObject*, PyObject* reason) {
+  HANDLE_TH_ERRORS
+  const char* text = PyUnicode_AsUTF8(reason);
+  if (text == nullptr) return nullptr;
+  flush(text);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+PyObject* py_set_trace_limits(PyObject*, PyObject* args) {
+  long long nodes, bytes;
+  if (!PyArg_ParseTuple(args, "LL", &nodes, &bytes)) return nullptr;
+  set_trace_limits(nodes, bytes);
+  Py_RETURN_NONE;
+}
+
 PyObject* py_dispatch_counters(PyObject*, PyObject*) {
   auto counters = dispatch_counters();
   return Py_BuildValue("{sKsKsK}", "hits", (unsigned long long)counters.hits, "misses", (unsigned long long)counters.misses,
@@ -247,6 +265,8 @@ PyMethodDef kMethods[] = {
     {"effective_mode", py_effective_mode, METH_NOARGS, nullptr},
     {"watch_local_modes", py_watch_local_modes, METH_NOARGS, nullptr},
     {"clear_entries", py_clear_entries, METH_NOARGS, nullptr},
+    {"flush", py_flush, METH_O, "flush(reason): run what is deferred"},
+    {"set_trace_limits", py_set_trace_limits, METH_VARARGS, "set_trace_limits(nodes, bytes): flush a trace that reaches either"},
     {"dispatch_counters", py_dispatch_counters, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 

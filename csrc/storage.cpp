@@ -14,6 +14,7 @@
 
 #include "callbacks.h"
 #include "runtime.h"
+#include "trace.h"
 
 namespace torch_tpu {
 
@@ -94,13 +95,10 @@ void unlink(StorageContext* context) {
 void free_context(void* pointer) {
   auto* context = static_cast<StorageContext*>(pointer);
   unlink(context);
-  if (context->base != nullptr && python_is_alive()) {
-    if (PyGILState_Check()) {
-      Py_DECREF(context->base);
-    } else {
-      Gil gil;
-      Py_DECREF(context->base);
-    }
+  if (has_value(context) && python_is_alive() && !in_forked_child()) {
+    Gil gil;
+    if (context->pending >= 0) forget_pending(context);
+    Py_XDECREF(context->base);
   }
   auto& counters = g_counters[context->device];
   counters.bytes -= static_cast<int64_t>(context->nbytes);
@@ -255,14 +253,20 @@ StorageContext* context_of(const c10::Storage& storage) {
 }
 
 void set_base(StorageContext* context, PyObject* base, uint32_t aval) {
+  if (context->pending >= 0) forget_pending(context);
   auto* old = context->base;
   context->base = base;
+  context->lost = false;
   context->aval = base == nullptr ? 0 : aval;
   Py_XDECREF(old);
 }
 
 void resize_storage(const c10::Storage& storage, size_t nbytes) {
   auto* context = context_of(storage);
+  if (context->pending >= 0 && nbytes > 0) {
+    Gil gil;
+    flush("a storage is resized");
+  }
   auto data = new_data(nbytes, context->device);
   auto* resized = static_cast<StorageContext*>(data.get_context());
   if (context->base != nullptr && nbytes > 0) {

@@ -26,9 +26,14 @@ struct StorageContext {
   uint64_t address = 0;
   uint64_t epoch = 0;  // the dispatch that last saw this storage, and the argument slot that it got there
   int32_t slot = -1;
+  int32_t pending = -1;  // the value of the deferred trace that this storage will hold; -1: `base` is up to date
+  struct Trace* trace = nullptr;
+  bool lost = false;  // the deferred op that was to give the value failed
   StorageContext* previous = nullptr;
   StorageContext* next = nullptr;
 };
+
+inline bool has_value(const StorageContext* context) { return context->base != nullptr || context->pending >= 0; }
 
 struct Aval {
   c10::ScalarType dtype;

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jax import Array
 
-
+from ..runtime.failures import explain
 from .programs import Program, overload_named
 
 _check_nans = False
+# The folders of PyTorch and of this package: a line there is not the user's.
+_NOT_USER = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
 
 
 def set_debug_nans(on: bool) -> None:
@@ -25,41 +28,39 @@ def debug_nans_enabled() -> bool:
     return _check_nans
 
 
-# Overload name → (argument with the indices, argument indexed, argument with the dimension; None: dimension 0).
-_INDEXED = {
-    "aten::gather": ("index", "self", "dim"),
-    "aten::index_select": ("index", "self", "dim"),
-    "aten::embedding": ("indices", "weight", None),
-    "aten::scatter": ("index", "self", "dim"),
-    "aten::scatter_": ("index", "self", "dim"),
-    "aten::scatter_add": ("index", "self", "dim"),
-    "aten::scatter_add_": ("index", "self", "dim"),
-    "aten::scatter_reduce": ("index", "self", "dim"),
-    "aten::scatter_reduce_": ("index", "self", "dim"),
-    "aten::index_add": ("index", "self", "dim"),
-    "aten::index_add_": ("index", "self", "dim"),
-    "aten::index_copy": ("index", "self", "dim"),
-    "aten::index_copy_": ("index", "self", "dim"),
-    "aten::index_fill": ("index", "self", "dim"),
-    "aten::index_fill_": ("index", "self", "dim"),
+# Op, without a trailing underscore → (argument with the indices, argument indexed, argument with the dimension; None: dimension 0).
+_ALONG_DIMENSION = (
+    "gather", "index_select", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce",
+)  # fmt: skip
+_INDEXED = {name: ("index", "self", "dim") for name in _ALONG_DIMENSION} | {
+    "embedding": ("indices", "weight", None),
+    "_embedding_bag": ("indices", "weight", None),
+    "_embedding_bag_forward_only": ("indices", "weight", None),
 }
-_NEGATIVE_ALLOWED = {"aten::index", "aten::_index_put_impl_"}
+# A list of indices, one a dimension, and one index into all elements; negative ones count from the end.
+_INDEXED_BY_LIST = {"index", "index_put", "_index_put_impl", "_unsafe_index", "_unsafe_index_put"}
+_INDEXED_FLAT = {"take", "put"}
+_CLASSES = {"nll_loss_forward", "nll_loss2d_forward"}
 
 
 def before(name: str, overload_name: str, args: tuple[Any, ...]) -> None:
     """Check the indices of an op that is about to run; IndexError names the value, its place and the bound."""
     overload = overload_named(name, overload_name)
     named = {argument.name: value for argument, value in zip(overload._schema.arguments, args)}
+    name = name.split("::")[1].removesuffix("_")
     if name in _INDEXED:
         index, indexed, dim = (named.get(key) if key is not None else 0 for key in _INDEXED[name])
         size = indexed.shape[dim] if indexed.dim() else 1  # type: ignore[union-attr,index]
         _check_bounds(name, index, size, dim, 0)  # type: ignore[arg-type]
-    elif name in _NEGATIVE_ALLOWED:
+    elif name in _INDEXED_BY_LIST:
         for dim, index in enumerate(named["indices"]):
-            if isinstance(index, torch.Tensor) and not index.dtype == torch.bool:
+            if isinstance(index, torch.Tensor) and index.dtype not in (torch.bool, torch.uint8):
                 size = named["self"].shape[dim]
                 _check_bounds(name, index, size, dim, -size)
-    elif name in ("aten::nll_loss_forward", "aten::nll_loss2d_forward"):
+    elif name in _INDEXED_FLAT:
+        size = named["self"].numel()
+        _check_bounds(name, named["index"], size, None, -size)
+    elif name in _CLASSES:
         scores = named["self"]
         classes = scores.shape[1 if scores.dim() > 1 else 0]
         _check_bounds(name, named["target"], classes, None, 0, ignored=named["ignore_index"])
@@ -68,22 +69,26 @@ def before(name: str, overload_name: str, args: tuple[Any, ...]) -> None:
 def _check_bounds(name: str, index: torch.Tensor, size: int, dim: int | None, lowest: int, ignored: int | None = None) -> None:
     from .transfers import download
 
-    values = download(index)
+    values = download(index) if index.device.type == "tpu" else index.numpy()
     wrong = (values < lowest) | (values >= size)
     if ignored is not None:
         wrong &= values != ignored
     if not wrong.any():
         return
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    op = name.split("::")[1].strip("_").removesuffix("_forward")
-    where = f"for dimension {dim} with size {size}" if dim is not None else f"for {size} classes"
+    op = {"_index_put_impl": "index_put"}.get(name, name.removeprefix("_").removesuffix("_forward"))
+    what = "classes" if name in _CLASSES else "elements"
+    where = f"for dimension {dim} with size {size}" if dim is not None else f"for {size} {what}"
     raise IndexError(f"tpu: {op}(): index {int(values[place])} at position {place} is out of range {where}{_user_line()}")
 
 
 def after(name: str, overload_name: str, program: Program, results: list[Array]) -> None:
     """Wait for an op's results, and look for NaNs in them if asked to."""
     for array in results:
-        array.block_until_ready()
+        try:
+            array.block_until_ready()
+        except RuntimeError as error:
+            raise explain(error, f"{program}{_user_line()}", program.device) from error
     if not _check_nans:
         return
     for array in results:
@@ -100,7 +105,7 @@ def after(name: str, overload_name: str, program: Program, results: list[Array])
 def _user_line() -> str:
     """Where in the user's code the op was called, if Python is on the stack."""
     for frame in reversed(traceback.extract_stack()):
-        if "/torch/" not in frame.filename and "/torch_tpu/" not in frame.filename and not frame.filename.startswith("<"):
+        if not frame.filename.startswith(_NOT_USER):
             return f"\n  at {frame.filename}:{frame.lineno}: {frame.line}"
     return ""
 

@@ -17,7 +17,7 @@ from .. import _C
 from ..lowerings import TABLE, functional_of
 from ..lowerings.dtypes import numpy_dtype
 from ..runtime import arrays, client, events, memory
-from . import data_dependent, debug, programs, transfers  # noqa: F401  (data_dependent registers kernels)
+from . import data_dependent, debug, fusion, fusion_report, programs, transfers  # noqa: F401  (data_dependent registers kernels)
 from .views import plan_view
 
 __all__ = ["CALLBACKS", "start"]
@@ -45,6 +45,10 @@ def resize(base: jax.Array, count: int) -> jax.Array:
 CALLBACKS = {
     "describe": programs.describe,
     "miss": programs.miss,
+    "prepare": programs.prepare,
+    "fuse": fusion.fuse,
+    "pack": fusion.pack,
+    "flushed": fusion_report.flushed,
     "plan_view": plan_view,
     "make_scalar": make_scalar,
     "make_zeros": make_zeros,

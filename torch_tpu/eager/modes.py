@@ -38,14 +38,14 @@ def check_mode(mode: object) -> EagerMode:
     if not isinstance(mode, EagerMode):
         known = ", ".join(f"EagerMode.{m.name}" for m in EagerMode)
         raise TypeError(f"tpu: expected one of {known} as the eager mode, got {mode!r}")
-    if mode is EagerMode.DEFER_AND_FUSE:
-        raise NotImplementedError("tpu: EagerMode.DEFER_AND_FUSE is not available in this version; use EagerMode.STRICT")
     return mode
 
 
 def mode_from_environment() -> EagerMode:
-    """DEBUG with ``TORCH_TPU_LAUNCH_BLOCKING=1``, STRICT otherwise."""
-    return EagerMode.DEBUG if os.environ.get("TORCH_TPU_LAUNCH_BLOCKING", "0") == "1" else EagerMode.STRICT
+    """DEBUG with ``TORCH_TPU_LAUNCH_BLOCKING=1``; else DEFER_AND_FUSE with ``TORCH_TPU_DEFER_AND_FUSE=1``; else STRICT."""
+    if os.environ.get("TORCH_TPU_LAUNCH_BLOCKING", "0") == "1":
+        return EagerMode.DEBUG
+    return EagerMode.DEFER_AND_FUSE if os.environ.get("TORCH_TPU_DEFER_AND_FUSE", "0") == "1" else EagerMode.STRICT
 
 
 _process_mode = EagerMode.STRICT
@@ -58,6 +58,7 @@ def process_mode() -> EagerMode:
 def set_process_mode(mode: EagerMode) -> None:
     global _process_mode
     _process_mode = check_mode(mode)
+    _C.flush("the mode changes")
     _C.set_mode(_process_mode.value)
 
 
@@ -76,4 +77,5 @@ def set_eager_mode(mode: EagerMode) -> Iterator[None]:
     try:
         yield
     finally:
+        _C.flush("the mode changes")
         torch._C._stash_obj_in_tls(_LOCAL_KEY, previous)

@@ -27,10 +27,10 @@ from ..lowerings import TABLE, functional_of
 from ..lowerings.decompositions import trace_decomposition
 from ..lowerings.dtypes import numpy_dtype, torch_dtype
 from ..lowerings.graph import call_lowering, flatten_arrays, interpret
-from ..lowerings.promotion import cast, default_dtype
+from ..lowerings.promotion import cast
 from ..lowerings.randomness import random_key
 from ..lowerings.table import Lowering
-from ..runtime.executables import ArrayType, Executable, compile_program
+from ..runtime.executables import ArrayType, compile_program
 from . import fallback
 from .views import ViewPlan, read_view, write_view
 
@@ -121,10 +121,28 @@ class Program:
     written: list[TensorInput] = field(default_factory=list)
     lowering: Lowering | None = None
     graph: torch.fx.GraphModule | None = None
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    precision: str = field(default_factory=torch.get_float32_matmul_precision)
 
     def __str__(self) -> str:
         shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.sizes)}" for t in self.tensors)
         return f"{self.overload}({shown})"
+
+    @functools.cached_property
+    def signature(self) -> str:
+        """The program's name in the disk cache: all that shapes it, and nothing of this process."""
+        parts = (
+            str(self.overload),
+            self.args,
+            self.uses,
+            self.slots,
+            self.scalars,
+            self.outputs,
+            [(tensor.index, self.written_slots) for tensor in self.written],
+            self.default_dtype,
+            self.precision,
+        )
+        return repr(parts)
 
     @property
     def random(self) -> bool:
@@ -386,7 +404,7 @@ def _shapes_by_evaluation(program: Program) -> Any:
     """Results of an op without a meta function: evaluate the lowering abstractly; contiguous strides."""
     body = _body(program)
     with jax.enable_x64(True):
-        values = jax.eval_shape(lambda *inputs: body(inputs)[0], *(each.abstract(program.device) for each in _input_types(program)))
+        values = jax.eval_shape(lambda *inputs: body(inputs)[0], *(each.abstract(program.device) for each in input_types(program)))
     return tuple(torch.empty(v.shape, dtype=torch_dtype(v.dtype), device="meta") for v in values)
 
 
@@ -430,7 +448,7 @@ def _add_output(program: Program, meta: torch.Tensor) -> int:
     return len(program.outputs) - 1
 
 
-def _input_types(program: Program) -> list[ArrayType]:
+def input_types(program: Program) -> list[ArrayType]:
     bases = [ArrayType(slot.shape, numpy_dtype(slot.dtype)) for slot in program.slots if slot is not None]
     return bases + program.scalars + ([INT64, INT64] if program.random else [])
 
@@ -490,11 +508,17 @@ def _body(program: Program) -> Callable[[Sequence[Array]], tuple[list[Array], di
 
 
 def _entry(program: Program) -> tuple[Any, ...]:
-    """(record, execute, handlers, outputs, returns, random) as the dispatcher takes it."""
-    body = _body(program)
-    written = program.written_slots
+    """(record, outputs, returns, random) as the dispatcher takes it; compiled when it first runs by itself."""
+    described = [(2 if o.empty else 0, -1, o.sizes, o.strides, o.dtype, o.base_shape, o.dtype) for o in program.outputs]
+    described += [(1, slot, (), (), program.new_base(slot)[1], *program.new_base(slot)) for slot in program.written_slots]
+    return program, described, program.returns, program.random
 
-    def outputs(*inputs: Array) -> list[Array]:
+
+def program_function(program: Program) -> Callable[..., list[Array]]:
+    """The program on arrays: input bases and run-time numbers → the bases of its results, then those that it wrote."""
+    body = _body(program)
+
+    def function(*inputs: Array) -> list[Array]:
         own, bases = body(inputs)
         if len(own) != len(program.outputs):
             raise AssertionError(f"{program}: the lowering gave {len(own)} results, PyTorch's meta function {len(program.outputs)}")
@@ -504,48 +528,28 @@ def _entry(program: Program) -> tuple[Any, ...]:
                 raise AssertionError(f"{program}: the lowering gave shape {jnp.shape(value)}, the meta function {output.sizes}")
             if not output.empty:
                 fresh.append(lax.transpose(cast(value, numpy_dtype(output.dtype)), output.order))
-        return fresh + [bases[slot] for slot in written]
+        return fresh + [bases[slot] for slot in program.written_slots]
 
-    described = [
-        (2 if o.empty else 0, -1, o.sizes, o.strides, o.dtype, o.base_shape, o.dtype) for o in program.outputs
-    ] + [(1, slot, (), (), program.new_base(slot)[1], *program.new_base(slot)) for slot in written]
-    if all(kind == 2 for kind, *_ in described):
-        return program, None, None, described, program.returns, False
+    return function
+
+
+def prepare(program: Program) -> tuple[Any, Any]:
+    """The executable of a program by itself, as (execute, handlers)."""
+    written = program.written_slots
     donated = [i for i, slot in enumerate(program.passed) if slot in written and program.slots[slot].donatable]  # type: ignore[union-attr]
-    executable = compile_program(
-        outputs,
-        _input_types(program),
-        device=program.device,
-        donated=donated,
-        signature=_signature(program),
-        name=str(program.overload).replace(".", "_"),
-        options=_options(program),
-    )
-    return program, executable.execute, executable.handlers, described, program.returns, program.random
+    with _undisturbed():
+        executable = compile_program(
+            program_function(program),
+            input_types(program),
+            device=program.device,
+            donated=donated,
+            signature=program.signature,
+            name=str(program.overload).replace(".", "_"),
+        )
+    return executable.execute, executable.handlers
 
 
-def _options(program: Program) -> dict[str, Any]:
-    return {}
-
-
-def _signature(program: Program) -> str:
-    """The program's name in the disk cache: all that shapes it, and nothing of this process."""
-    precision = torch.get_float32_matmul_precision()
-    parts = (
-        str(program.overload),
-        program.args,
-        program.uses,
-        program.slots,
-        program.scalars,
-        program.outputs,
-        [(tensor.index, program.written_slots) for tensor in program.written],
-        default_dtype().name,
-        precision,
-    )
-    return repr(parts)
-
-
-def failed(program: Program, op: str, error: Exception) -> None:
+def failed(program: Any, error: Exception) -> None:
     """Raise what the user should see when an executable fails to launch."""
     from ..runtime.memory import out_of_memory
 

@@ -27,7 +27,25 @@ def upload(host: np.ndarray, index: int) -> jax.Array:
 
 def download(array: jax.Array) -> np.ndarray:
     """The values of ``array`` on the host, once it has been computed; read-only, and without a copy on the CPU platform."""
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except jax.errors.JaxRuntimeError as error:
+        raise _explained(error, array) from error
+
+
+def wait(array: jax.Array) -> None:
+    """Wait until ``array`` has been computed; raises what failed, if its computation did."""
+    try:
+        array.block_until_ready()
+    except jax.errors.JaxRuntimeError as error:
+        raise _explained(error, array) from error
+
+
+def _explained(error: Exception, array: jax.Array) -> Exception:
+    from .failures import explain
+
+    index = devices().index(next(iter(array.devices())))
+    return explain(error, "an op whose result is waited for here (EagerMode.DEBUG shows which)", index)
 
 
 def move(array: jax.Array, index: int) -> jax.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from typing import Any
 
 from .platform import num_cpu_devices, platform
@@ -33,6 +34,7 @@ def devices() -> tuple[Any, ...]:
     import jax
     from jax._src import xla_bridge
 
+    _accept_worker_processes()
     if not xla_bridge.backends_are_initialized():
         if kind == "cpu":
             jax.config.update("jax_num_cpu_devices", num_cpu_devices())
@@ -50,6 +52,11 @@ def devices() -> tuple[Any, ...]:
         )
     _started_in = os.getpid()
     return found
+
+
+def _accept_worker_processes() -> None:
+    """Silence JAX's warning for forks by ``multiprocessing``: data loaders' workers do not use the device, and raise if they do."""
+    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning, r"multiprocessing\.popen_fork")
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _C
+from . import arrays
 from .arrays import upload
 from .executables import ArrayType, Executable, compile_program
 
@@ -27,6 +28,7 @@ def _marker_program(device: int) -> tuple[Executable, jax.Array]:
 
 def marker(device: int) -> jax.Array:
     """An array that is ready once everything that this thread launched on ``device`` so far is done."""
+    _C.flush("an event is recorded or waited for")
     executable, zero = _marker_program(device)
     return executable([zero])[0]
 
@@ -88,7 +90,8 @@ def elapsed_milliseconds(start: EventState, end: EventState) -> float:
 
 def synchronize(device: int) -> None:
     """Wait until the device has done everything; a failure of asynchronous work is raised here."""
+    _C.flush("the device is synchronized")
     for base, _, _, _, where in _C.live_storages():
         if where == device and base is not None and not base.is_deleted():
-            base.block_until_ready()
-    marker(device).block_until_ready()
+            arrays.wait(base)
+    arrays.wait(marker(device))

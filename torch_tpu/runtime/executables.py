@@ -14,10 +14,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.lax import lax as lax_internal
 from jax._src.lib import xla_client
 
 from . import disk_cache
 from .client import devices, sharding
+from .options import with_defaults
 from .progress import long_work
 
 log = logging.getLogger(__name__)
@@ -78,9 +80,10 @@ def compile_program(
     ``donated`` lists the inputs whose buffers the outputs may take over. ``signature`` names the program across processes:
     with one, a copy in the disk cache is loaded instead of compiling, and a new one is stored.
     """
+    options = with_defaults(options)
     key = None
     if signature is not None and disk_cache.enabled():
-        key = disk_cache.key_of(f"{signature}|device {device}|donated {tuple(donated)}|options {sorted((options or {}).items())}")
+        key = disk_cache.key_of(f"{signature}|device {device}|donated {tuple(donated)}|options {sorted(options.items())}")
         found = _load(key, device)
         if found is not None:
             return found
@@ -90,7 +93,8 @@ def compile_program(
         return tuple(function(*arrays))
 
     named.__name__ = named.__qualname__ = name
-    jitted = jax.jit(named, donate_argnums=tuple(donated), keep_unused=True)
+    # The place of the results is said, because a program without inputs would run on the first device.
+    jitted = jax.jit(named, donate_argnums=tuple(donated), keep_unused=True, out_shardings=sharding(device))
     with jax.enable_x64(True), long_work(f"compiling {name}"):
         lowered = jitted.trace(*(each.abstract(device) for each in inputs)).lower()
         compiled = lowered.compile(options)
@@ -102,6 +106,11 @@ def compile_program(
     if key is not None:
         disk_cache.store(key, outputs, loaded.client.serialize_executable(loaded))
     return Executable(loaded, _handlers(outputs, device))
+
+
+def weakly_typed(number: jax.Array) -> jax.Array:
+    """A traced 0-d array as JAX types a Python number, so that it promotes like one."""
+    return lax_internal._convert_element_type(number, number.dtype, weak_type=True)
 
 
 def _load(key: str, device: int) -> Executable | None:
