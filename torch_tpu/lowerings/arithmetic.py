@@ -8,7 +8,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .elementwise import Binary, binary, float_binary, float_operands, operands
-from .promotion import Number, cast
+from .promotion import Number, cast, is_half, result_type
 from .table import lowers
 
 aten = torch.ops.aten
@@ -46,8 +46,6 @@ def divide(x: ArrayLike, y: ArrayLike, *, rounding_mode: str | None) -> Array:
     return _ROUNDED_DIVISIONS[rounding_mode](x, y)
 
 
-def _truncated(x: Array, y: Array) -> Array:
-    return lax.div(x, y) if x.dtype.kind in "iu" else jnp.trunc(x / y)
 
 
 def _floored(x: Array, y: Array) -> Array:
@@ -85,8 +83,22 @@ def _aligned(function: Binary) -> Binary:
     return rule
 
 
-truncated_divide = binary(_aligned(_truncated))
 floored_divide = binary(_aligned(_floored))
+_truncated_integers = binary(_aligned(lax.div))
+
+
+def truncated_divide(x: ArrayLike, y: ArrayLike) -> Array:
+    dtype = result_type(x, y)
+    if dtype.kind in "biu":
+        return _truncated_integers(x, y)
+    quotient = true_divide(x, y)
+    if is_half(dtype):
+        # PyTorch truncates the quotient that the narrow dtype holds: 2.999 has become 3 by then.
+        bits = jnp.finfo(dtype)
+        quotient = lax.reduce_precision(quotient, bits.nexp, bits.nmant)
+    return jnp.trunc(quotient)
+
+
 _ROUNDED_DIVISIONS = {None: true_divide, "trunc": truncated_divide, "floor": floored_divide}
 
 lowers(aten.floor_divide.default, aten.floor_divide.Scalar)(floored_divide)
