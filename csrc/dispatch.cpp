@@ -51,7 +51,6 @@ std::unordered_map<const c10::FunctionSchema*, Operator*>& operators() {
 DispatchCounters g_counters;
 std::atomic<int> g_mode{0};
 std::atomic<bool> g_local_modes{false};
-uint64_t g_epoch = 0;
 
 Operator* find_operator(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
@@ -66,7 +65,9 @@ Operator* find_operator(const c10::OperatorHandle& handle) {
   op->roles.assign(roles.begin(), roles.end());
   op->flags = described[1].cast<int>();
   op->kernel = described[2];
-  return operators()[&schema] = op.release();
+  auto& place = operators()[&schema];
+  if (place == nullptr) place = op.release();  // another thread may have been here while Python ran
+  return place;
 }
 
 // ---- views: geometry over a base → a plan, found without its offset
@@ -169,6 +170,29 @@ struct Call {
   const Operator* op = nullptr;
   bool deferred = false;  // recorded, not launched: nothing is donated yet
 
+  ska::flat_hash_map<StorageContext*, int> slot_by_context;  // once there are many
+
+  // Building a key may let other threads run, so where a storage stands is kept here and not in the storage.
+  int slot_of(StorageContext* context) {
+    constexpr size_t kMany = 16;
+    int slot = -1;
+    if (slots.size() <= kMany) {
+      for (size_t i = 0; i < slots.size() && slot < 0; i++) slot = slots[i].context == context ? static_cast<int>(i) : -1;
+    } else {
+      if (slot_by_context.empty()) {
+        for (size_t i = 0; i < slots.size(); i++) slot_by_context[slots[i].context] = static_cast<int>(i);
+      }
+      auto found = slot_by_context.find(context);
+      if (found != slot_by_context.end()) slot = found->second;
+    }
+    if (slot < 0) {
+      slot = static_cast<int>(slots.size());
+      slots.push_back({context, has_value(context)});
+      if (slots.size() > kMany && !slot_by_context.empty()) slot_by_context[context] = slot;
+    }
+    slots[slot].passed = has_value(context);
+    return slot;
+  }
   void tensor(const at::Tensor& given, bool written);
   void value(const IValue& value, uint8_t role, const c10::Argument& argument);
   void scalar(const at::Scalar& scalar) {
@@ -250,14 +274,7 @@ void Call::tensor(const at::Tensor& given, bool written) {
   }
   TORCH_CHECK(context->nbytes > 0, "tpu: ", op->name, "(): the storage of a tensor of shape ", impl->sizes(),
               " has been freed (its size is 0)");
-  if (context->epoch == g_epoch) {
-    slots[context->slot].passed = has_value(context);
-  } else {
-    context->epoch = g_epoch;
-    context->slot = static_cast<int32_t>(slots.size());
-    slots.push_back({context, has_value(context)});
-  }
-  TensorUse use{context->slot, nullptr};
+  TensorUse use{slot_of(context), nullptr};
   const bool base_is_whole = contiguous && impl->storage_offset() == 0 && size_t(numel) * impl->itemsize() == context->nbytes;
   if (base_is_whole && (!has_value(context) || aval_of(context->aval).dtype == dtype)) {
     key.add(head | (uint64_t(2) << 32) | (uint64_t(use.slot) << 40));
@@ -419,7 +436,7 @@ Entry* miss(Operator* op, Call& c, PyObject* args, py::object& kernel) {
   }
   auto entry = parse_entry(py::reinterpret_borrow<py::tuple>(answer));
   auto& place = op->entries[c.key];
-  place = std::move(entry);
+  if (place == nullptr) place = std::move(entry);  // another thread may have been here while Python ran
   return place.get();
 }
 
@@ -541,7 +558,8 @@ void expand_indices(Stack* stack, size_t first) {
 
 // x[mask] = number needs no positions: it is a select.
 bool put_as_masked_fill(const c10::FunctionSchema& schema, Stack* stack, size_t first, size_t count) {
-  if (schema.name() != "aten::_index_put_impl_" || (*stack)[first + 3].toBool()) return false;
+  bool puts = schema.name() == "aten::index_put_" || schema.name() == "aten::_index_put_impl_";
+  if (!puts || (*stack)[first + 3].toBool()) return false;
   const auto& self = (*stack)[first].toTensor();
   const auto& value = (*stack)[first + 2].toTensor();
   auto indices = (*stack)[first + 1].toListRef();
@@ -583,7 +601,6 @@ void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
   }
   Mode mode = effective_mode();
   for (int attempt = 0;; attempt++) {
-    g_epoch++;
     Call c;
     c.op = op;
     c.deferred = mode == Mode::DeferAndFuse;

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import _C
+from ..eager.modes import mode_from_environment, set_process_mode
 from ..runtime import platform
 
 _CALLBACKS = (
@@ -32,6 +33,7 @@ def register() -> None:
     callbacks: dict[str, Callable[..., Any]] = {name: _late(name) for name in _CALLBACKS}
     _C.setup(count, callbacks | {"initialize": initialize})
     _C.register_overload("*")
+    set_process_mode(mode_from_environment())
     _install_modules()
     if named:
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)

@@ -76,7 +76,7 @@ def _check_bounds(name: str, index: torch.Tensor, size: int, dim: int | None, lo
     if not wrong.any():
         return
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    op = {"_index_put_impl": "index_put"}.get(name, name.removeprefix("_").removesuffix("_forward"))
+    op = name.removeprefix("_").removesuffix("_impl").removesuffix("_only").removesuffix("_forward")
     what = "classes" if name in _CLASSES else "elements"
     where = f"for dimension {dim} with size {size}" if dim is not None else f"for {size} {what}"
     raise IndexError(f"tpu: {op}(): index {int(values[place])} at position {place} is out of range {where}{_user_line()}")

@@ -171,7 +171,10 @@ class Program:
 
 STATIC, SCALAR, DROPPED, GENERATOR, WRITTEN = range(5)
 PYTHON_KERNEL, COPY, INDEXES = 1, 2, 4
-_INDEXING = {"aten::index", "aten::_index_put_impl_", "aten::_unsafe_index", "aten::_unsafe_index_put"}
+_INDEXING = {
+    "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+}  # fmt: skip
 PYTHON_KERNELS: dict[OpOverload, Callable[..., Any]] = {}
 
 
