@@ -92,7 +92,8 @@ def direct_overloads() -> list[OpOverload]:
             for overload_name in packet.overloads() if packet is not None else ():
                 overload = getattr(packet, overload_name)
                 functional = functional_of(overload)
-                if (functional in TABLE or functional in programs.PYTHON_KERNELS or overload in programs.PYTHON_KERNELS) and _is_ours(overload):
+                known = functional in TABLE or functional in programs.PYTHON_KERNELS or overload in programs.PYTHON_KERNELS
+                if known and _is_ours(overload) and not (functional is not None and _returns_view(functional)):
                     chosen.append(overload)
     return list(dict.fromkeys(chosen))
 
@@ -113,4 +114,9 @@ def _is_ours(overload: OpOverload) -> bool:
         return False
     if any(argument.name == "device" for argument in schema.arguments):
         return False  # PyTorch's kernels make the tensor where it is asked for, then fill it through us
-    return not any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return not _returns_view(overload)
+
+
+def _returns_view(overload: OpOverload) -> bool:
+    """Whether an op only looks at its argument otherwise: its in-place form (``transpose_``) changes metadata, not values."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in overload._schema.returns)
