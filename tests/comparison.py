@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.testing._comparison import default_tolerances
 from torch.testing._internal.common_device_type import precisionOverride, toleranceOverride
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 # PyTorch's comparison of CUDA with CPU over all of op_db (TestCommon.test_compare_cpu) allows this much, absolute and relative.
 # Here it only tells a rounding difference, which is reported as a deviation, from a wrong result.
@@ -45,7 +45,9 @@ def tolerance(dtype: torch.dtype, decorators: Iterable[Any] = ()) -> Tolerance:
     """
     rtol, atol = default_tolerances(dtype)
     for decorated in decorators:
-        if getattr(decorated, "cls_name", None) in _COMPILER_TESTS or getattr(decorated, "device_type", None) not in (None, "cpu", "cuda"):
+        if getattr(decorated, "cls_name", None) in _COMPILER_TESTS:
+            continue
+        if getattr(decorated, "device_type", None) not in (None, "cpu", "cuda"):
             continue
         for override in getattr(decorated, "decorators", [decorated]):
             if isinstance(override, toleranceOverride) and dtype in override.d:
@@ -111,9 +113,10 @@ def widened(x: Any) -> Any:
 
 
 def compare(got: Any, expected: Any, allowed: Tolerance, exact: Callable[[], Any] | None = None) -> str | None:
-    """None if ``got`` (on the device) is ``expected`` (on the CPU); what deviates if only within PyTorch's tolerance across devices.
+    """None if ``got`` (on the device) is ``expected`` (on the CPU).
 
-    AssertionError if not even that. ``exact`` computes the expected values in double precision.
+    What deviates, if it is only within PyTorch's tolerance across devices; AssertionError if not even that. ``exact`` computes
+    the expected values in double precision.
     """
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     assert len(ours) == len(theirs), f"{len(ours)} results, expected {len(theirs)}"
@@ -191,10 +194,11 @@ def _measured(a: torch.Tensor, b: torch.Tensor, precise: torch.Tensor | None) ->
 
 def differ(a: Any, b: Any) -> bool:
     """Whether two runs of the same call on the CPU gave different values."""
-    for x, y in zip(tree_flatten(a)[0], tree_flatten(b)[0]):
+    for x, y in zip(tree_leaves(a), tree_leaves(b)):
         if isinstance(x, torch.Tensor):
-            if x.shape != y.shape or not torch.equal(x.detach().nan_to_num() if is_float(x.dtype) else x, y.detach().nan_to_num() if is_float(y.dtype) else y):
-                return True
-        elif x != y:
+            same = x.shape == y.shape and torch.isclose(x.detach(), y.detach(), rtol=0, atol=0, equal_nan=True).all()
+        else:
+            same = x == y
+        if not same:
             return True
     return False

@@ -173,7 +173,8 @@ def _markdown(entries: list[dict[str, Any]], lines: list[Line]) -> str:
         elif suite == "module":
             out += ["| module | forward | backward |", "|---|---|---|"]
             for e in chosen:
-                out.append(f"| {e['name']} | {_dtypes(e['results'].get('forward'))} | {_dtypes(e['results'].get('backward'))} |")
+                r = e["results"]
+                out.append(f"| {e['name']} | {_dtypes(r.get('forward'))} | {_dtypes(r.get('backward'))} |")
         else:
             out += ["| optimizer | ways that agree with CPU |", "|---|---|"]
             for e in chosen:

@@ -108,7 +108,8 @@ def work(connection: multiprocessing.connection.Connection, samples: int) -> Non
             place = traceback.extract_tb(error.__traceback__)[-1]
             outcome = opinfo.Outcome("failed", f"{opinfo.described(error)} ({Path(place.filename).name}:{place.lineno})")
         tired = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_BYTES
-        connection.send({**line, **dataclasses.asdict(outcome), "seconds": round(time.perf_counter() - started, 2), "tired": tired})
+        seconds = round(time.perf_counter() - started, 2)
+        connection.send({**line, **dataclasses.asdict(outcome), "seconds": seconds, "tired": tired})
 
 
 class Worker:
@@ -225,7 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", nargs="*", help="names of operators, modules or optimizers; without: all")
     parser.add_argument("--dtypes", nargs="*")
-    parser.add_argument("--kinds", nargs="*", help="forward, backward, out, inplace, noncontiguous, errors; or an optimizer's flag")
+    parser.add_argument("--kinds", nargs="*", help="forward, backward, out, …; or an optimizer's way to run")
     parser.add_argument("--suites", nargs="*", default=SUITES, choices=SUITES)
     parser.add_argument("--samples", type=int, default=0, help="samples a case, spread over all there are (0: all)")
     parser.add_argument("--workers", type=int, default=2)

@@ -30,7 +30,7 @@ def hold(case: Case, outcome: opinfo.Outcome) -> None:
     if outcome.status in ("passed", "deviates"):
         return
     if _works(case):
-        pytest.fail(f"{case.name} {case.dtype} {case.kind}: docs/operators.json says it passes, but {outcome.status}: {outcome.cause}")
+        pytest.fail(f"docs/operators.json says that {case} passes, but it {outcome.status}: {outcome.cause}")
     pytest.xfail(outcome.cause or "nothing to check")
 
 
