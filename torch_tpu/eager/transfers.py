@@ -57,7 +57,23 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 def download(tensor: torch.Tensor) -> np.ndarray:
     """The tensor's values on the host, of its own shape; read-only."""
-    return arrays.download(array_of(tensor))
+    cut = _cut_on_host(tensor)
+    return arrays.download(array_of(tensor)) if cut is None else cut
+
+
+_SMALL_BYTES = 1 << 16
+
+
+def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
+    """A view cut out of its whole base on the host, which needs no program; None where too much would cross for it."""
+    if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():
+        return None
+    base = _C.base(tensor)
+    if base is None or base.dtype != numpy_dtype(tensor.dtype) or base.nbytes > max(2 * tensor.nbytes, _SMALL_BYTES):
+        return None
+    elements = arrays.download(base).reshape(-1)[tensor.storage_offset() :]
+    strides = [stride * elements.itemsize for stride in tensor.stride()]
+    return np.lib.stride_tricks.as_strided(elements, tuple(tensor.shape), strides, writeable=False)
 
 
 def transfer(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool = False) -> None:
