@@ -34,6 +34,8 @@ DTYPES = (
 UNINITIALIZED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
 }  # fmt: skip
+# Operators that take tensors of counts or positions on the host, whatever device they compute on.
+HOST_ARGUMENTS = {"tensor_split"}
 
 
 @dataclass(frozen=True)
@@ -201,8 +203,9 @@ class Arguments:
         return [x for x in found if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
-def placed(sample: SampleInput, device: str) -> Arguments:
-    return Arguments(*place((sample.input, sample.args, dict(sample.kwargs)), device))
+def placed(op: OpInfo, sample: SampleInput, device: str) -> Arguments:
+    arguments = place((sample.args, dict(sample.kwargs)), "cpu" if op.name in HOST_ARGUMENTS else device)
+    return Arguments(place(sample.input, device), *arguments)
 
 
 def wide(sample: SampleInput) -> Arguments:
@@ -227,12 +230,12 @@ def on_cpu(op: OpInfo, dtype: torch.dtype, function: Callable[[], Any], precise:
 
 
 def _check_forward(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str | None:
-    return _compare_calls(op, dtype, sample, op.op, placed(sample, DEVICE))
+    return _compare_calls(op, dtype, sample, op.op, placed(op, sample, DEVICE))
 
 
 def _check_noncontiguous(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str | None:
     strided = sample.noncontiguous()
-    return _compare_calls(op, dtype, sample, op.op, placed(strided, DEVICE))
+    return _compare_calls(op, dtype, sample, op.op, placed(op, strided, DEVICE))
 
 
 def _compare_calls(
@@ -245,7 +248,7 @@ def _compare_calls(
 
     def run_cpu() -> Any:
         seed()
-        return process(placed(sample, "cpu").call(function))
+        return process(placed(op, sample, "cpu").call(function))
 
     expected = on_cpu(op, dtype, run_cpu, precise)
     seed()
@@ -255,22 +258,22 @@ def _compare_calls(
     try:
         return compare(got, expected, tolerance(dtype, op.decorators), precise)
     except AssertionError:
-        if not _random(sample, function):
+        if not _random(op, sample, function):
             raise
     # The op draws random numbers: the same seed must give the same result, another one another.
     _same_kind(got, expected)
     seed()
-    again = process(placed(sample, DEVICE).call(function))
+    again = process(placed(op, sample, DEVICE).call(function))
     compare(got, torch.utils._pytree.tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, again), tolerance(dtype))
     return None
 
 
-def _random(sample: SampleInput, function: Callable[..., Any]) -> bool:
+def _random(op: OpInfo, sample: SampleInput, function: Callable[..., Any]) -> bool:
     """Whether the CPU's result depends on the seed."""
     seed()
-    first = placed(sample, "cpu").call(function)
+    first = placed(op, sample, "cpu").call(function)
     with other_seed():
-        return differ(first, placed(sample, "cpu").call(function))
+        return differ(first, placed(op, sample, "cpu").call(function))
 
 
 def _same_kind(got: Any, expected: Any) -> None:
@@ -300,19 +303,19 @@ def _check_backward(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str 
     def precise() -> list[Any]:
         return _gradients(op, sample, wide(sample), "cpu", dtype)
 
-    expected = on_cpu(op, dtype, lambda: _gradients(op, sample, placed(sample, "cpu"), "cpu"), precise)
-    got = _gradients(op, sample, placed(sample, DEVICE), DEVICE)
+    expected = on_cpu(op, dtype, lambda: _gradients(op, sample, placed(op, sample, "cpu"), "cpu"), precise)
+    got = _gradients(op, sample, placed(op, sample, DEVICE), DEVICE)
     try:
         return compare(got, expected, tolerance(dtype, op.decorators), precise)
     except AssertionError:
-        if not _random(sample, op.op):
+        if not _random(op, sample, op.op):
             raise
     _same_kind(got, expected)
     return None
 
 
 def _check_out(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str | None:
-    expected = on_cpu(op, dtype, lambda: placed(sample, "cpu").call(op.op), lambda: wide(sample).call(op.op))
+    expected = on_cpu(op, dtype, lambda: placed(op, sample, "cpu").call(op.op), lambda: wide(sample).call(op.op))
     several = isinstance(expected, (tuple, list))
     results = list(expected) if several else [expected]
     if not all(isinstance(x, torch.Tensor) for x in results):
@@ -323,7 +326,7 @@ def _check_out(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str | Non
         pointers = [x.data_ptr() for x in buffers]
         seed()
         out = (type(expected) if type(expected) is list else tuple)(buffers) if several else buffers[0]
-        returned = placed(sample, DEVICE).call(op.op, out=out)
+        returned = placed(op, sample, DEVICE).call(op.op, out=out)
         for buffer, back in zip(buffers, returned if several else [returned]):
             assert back is buffer, "out= returned another tensor"
         if shaped:
@@ -333,7 +336,7 @@ def _check_out(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str | Non
         try:
             deviation = compare(buffers, results, tolerance(dtype, op.decorators), lambda: wide(sample).call(op.op)) or deviation
         except AssertionError:
-            if not _random(sample, op.op):
+            if not _random(op, sample, op.op):
                 raise
     return deviation
 
@@ -349,12 +352,12 @@ def _check_inplace(op: OpInfo, dtype: torch.dtype, sample: SampleInput) -> str |
         assert returned is arguments.input, "the in-place form returned another tensor"
         return returned
 
-    expected = on_cpu(op, dtype, lambda: run(placed(sample, "cpu")), lambda: run(place_wide(sample)))
-    got = run(placed(sample, DEVICE))
+    expected = on_cpu(op, dtype, lambda: run(placed(op, sample, "cpu")), lambda: run(place_wide(sample)))
+    got = run(placed(op, sample, DEVICE))
     try:
         return compare(got, expected, tolerance(dtype, op.decorators), lambda: run(place_wide(sample)))
     except AssertionError:
-        if not _random(sample, inplace):
+        if not _random(op, sample, inplace):
             raise
     _same_kind(got, expected)
     return None
@@ -370,10 +373,10 @@ def _check_errors(op: OpInfo) -> Outcome:
     outcome = Outcome("inapplicable")
     for error_input in op.error_inputs("cpu"):
         sample = error_input.sample_input
-        cpu = _raised(placed(sample, "cpu"), op)
+        cpu = _raised(placed(op, sample, "cpu"), op)
         if cpu is None:
             continue
-        ours = _raised(placed(sample, DEVICE), op)
+        ours = _raised(placed(op, sample, DEVICE), op)
         outcome.checked += 1
         same = ours is not None and type(ours) is type(cpu) and _text(ours) == _text(cpu)
         kinds = error_input.error_type if isinstance(error_input.error_type, tuple) else (error_input.error_type,)
@@ -419,7 +422,7 @@ class _Watch(TorchDispatchMode):
 def _overloads(op: OpInfo, samples: list[SampleInput]) -> list[str]:
     """The ATen overloads that the first sample which the CPU accepts comes down to."""
     for sample in samples:
-        arguments = placed(sample, "cpu")
+        arguments = placed(op, sample, "cpu")
         try:
             with _Watch() as watch:
                 arguments.call(op.op)
