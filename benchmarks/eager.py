@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -80,34 +81,34 @@ def views_and_empty() -> Iterator[Row]:
 
 
 def partial_write() -> Iterator[Row]:
-    """Adding to some rows, or to a column, of a 64 MB tensor, against the same op on a tensor of just that part."""
-    whole = torch.zeros(4096, 4096, device=DEVICE)
-    rows, column = torch.zeros(64, 4096, device=DEVICE), torch.zeros(4096, device=DEVICE)
-    offset = 0
+    """Adding to a part of a 64 MB tensor, at another place each time; each call is waited for.
 
-    def write_rows() -> None:
-        nonlocal offset
-        offset = (offset + 64) % 4096
-        whole[offset : offset + 64].add_(1)
-        torch.tpu.synchronize()
+    Rows lie together, so they are compared with the same op on a tensor of just those rows. A column is spread over all of
+    the tensor's memory, so it is compared with PyTorch on the CPU, which walks the same way.
+    """
+    whole, on_cpu = torch.zeros(4096, 4096, device=DEVICE), torch.zeros(4096, 4096)
+    rows = torch.zeros(64, 4096, device=DEVICE)
 
-    def write_column() -> None:
-        nonlocal offset
-        offset = (offset + 1) % 4096
-        whole[:, offset].add_(1)
-        torch.tpu.synchronize()
+    def at_changing_places(write: Callable[[int], object], step: int) -> Callable[[], None]:
+        places = itertools.cycle(range(0, 4096, step))
 
-    def write_alone(part: torch.Tensor) -> Callable[[], None]:
-        def write() -> None:
-            part.add_(1)
+        def program() -> None:
+            write(next(places))
             torch.tpu.synchronize()
 
-        return write
+        return program
 
-    for name, partial, part in (("64 rows", write_rows, rows), ("a column", write_column, column)):
-        seconds = best({"part": partial, "alone": write_alone(part)}, calls=20, repeats=100, between=torch.tpu.synchronize)
-        detail = f"{microseconds(seconds['part'])}; alone {microseconds(seconds['alone'])}"
-        yield Row(f"writing {name} of a 64 MB tensor / writing the part alone", seconds["part"] / seconds["alone"], 2.0, detail)
+    programs = {
+        "rows": at_changing_places(lambda i: whole[i : i + 64].add_(1), 64),
+        "rows alone": at_changing_places(lambda i: rows.add_(1), 64),
+        "column": at_changing_places(lambda i: whole[:, i].add_(1), 1),
+        "column on the CPU": at_changing_places(lambda i: on_cpu[:, i].add_(1), 1),
+    }
+    seconds = best(programs, calls=20, repeats=100, between=torch.tpu.synchronize)
+    for part, other in (("rows", "rows alone"), ("column", "column on the CPU")):
+        detail = f"{microseconds(seconds[part])}; {other} {microseconds(seconds[other])}"
+        what = {"rows": "64 rows", "column": "a column"}[part]
+        yield Row(f"write to {what} of a 64 MB tensor / {other}", seconds[part] / seconds[other], 2.0, detail)
 
 
 def training_memory() -> Iterator[Row]:
