@@ -89,25 +89,14 @@ def _lu_solve(factors: Array, pivots: Array, b: Array, of_adjoint: bool) -> Arra
     return jnp.take_along_axis(solution, jnp.argsort(order, axis=-2), axis=-2)
 
 
-def _factored(a: Array, contiguous: bool) -> tuple[Array, Array, bool]:
-    """The LU factors that PyTorch's gradients expect for ``a``, and whether they are those of its transpose.
-
-    The gradient formulas know which of the two was factored by looking at the layout of ``a``: its transpose if ``a`` is
-    real and contiguous, itself otherwise.
-    """
-    transposed = contiguous and a.dtype.kind != "c"
-    factors, pivots = lu_factors(jnp.swapaxes(a, -1, -2) if transposed else a)
-    return factors, pivots, transposed
-
-
 @lowers(aten._linalg_solve_ex.default)
 def solve_ex(
-    a: Array, b: Array, *, left: bool = True, check_errors: bool = False, contiguous: bool = True
+    a: Array, b: Array, *, left: bool = True, check_errors: bool = False
 ) -> tuple[Array, Array, Array, Array]:
-    factors, pivots, transposed = _factored(a, contiguous)
+    factors, pivots = lu_factors(a)
     vector = is_vector(a, b)
     columns = b[..., None] if vector else b
-    solution = lu_solve(factors, pivots, columns, left=left, adjoint=transposed)
+    solution = lu_solve(factors, pivots, columns, left=left)
     return solution[..., 0] if vector else solution, factors, pivots, lu_info(factors)
 
 
@@ -122,16 +111,25 @@ def _pivot_sign(pivots: Array) -> Array:
     return 1 - 2 * (exchanges % 2)
 
 
+def _determinant_factors(a: Array, contiguous: bool) -> tuple[Array, Array]:
+    """The LU factors that PyTorch's gradients of determinants expect.
+
+    They go by the layout of ``a``: they take the factors for those of its transpose if it is real and contiguous, for its
+    own otherwise.
+    """
+    return lu_factors(jnp.swapaxes(a, -1, -2) if contiguous and a.dtype.kind != "c" else a)
+
+
 @lowers(aten._linalg_det.default)
 def det(a: Array, *, contiguous: bool = True) -> tuple[Array, Array, Array]:
-    factors, pivots, _ = _factored(a, contiguous)
+    factors, pivots = _determinant_factors(a, contiguous)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     return jnp.prod(diagonal, axis=-1) * _pivot_sign(pivots).astype(a.dtype), factors, pivots
 
 
 @lowers(aten._linalg_slogdet.default)
 def slogdet(a: Array, *, contiguous: bool = True) -> tuple[Array, Array, Array, Array]:
-    factors, pivots, _ = _factored(a, contiguous)
+    factors, pivots = _determinant_factors(a, contiguous)
     diagonal = jnp.diagonal(factors, axis1=-2, axis2=-1)
     sign = jnp.prod(jnp.sign(diagonal), axis=-1) * _pivot_sign(pivots).astype(a.dtype)
     return sign, jnp.sum(jnp.log(jnp.abs(diagonal)), axis=-1), factors, pivots
