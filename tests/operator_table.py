@@ -77,17 +77,18 @@ def how(overloads: list[str]) -> str:
         return ""
 
     def one(name: str) -> str:
-        namespace, packet, overload = name.split(".")
-        found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        found: Any = torch.ops
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            return "Python function"  # an op that PyTorch defines when it is first used
         functional = functional_of(found)
         if found in PYTHON_KERNELS or functional in PYTHON_KERNELS:
             return "Python kernel"
         returns = found._schema.returns
         if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
             return "view"
-        if functional in TABLE:
-            return "lowering"
-        return "decomposition"
+        return "lowering" if functional in TABLE else "decomposition"
 
     kinds = Counter(one(name) for name in overloads)
     if len(overloads) == 1:
@@ -169,7 +170,8 @@ def _markdown(entries: list[dict[str, Any]], lines: list[Line]) -> str:
             out += ["| operator | dtypes | gradient | computed by |", "|---|---|---|---|"]
             for e in chosen:
                 r = e["results"]
-                out.append(f"| {e['name']} | {_dtypes(r.get('forward'))} | {_dtypes(r.get('backward'))} | {how(e['overloads'])} |")
+                cells = e["name"], _dtypes(r.get("forward")), _dtypes(r.get("backward")), how(e["overloads"])
+                out.append(f"| {' | '.join(cells)} |")
         elif suite == "module":
             out += ["| module | forward | backward |", "|---|---|---|"]
             for e in chosen:
