@@ -237,7 +237,7 @@ void set_device_count(c10::DeviceIndex count) { g_device_count = count; }
 c10::DeviceIndex current_device() { return t_device; }
 void set_current_device(c10::DeviceIndex device) { t_device = check_device_index(device); }
 c10::DeviceIndex check_device_index(c10::DeviceIndex device) {
-  TORCH_CHECK(g_device_count > 0, "tpu: this process has no tpu device, because TORCH_TPU_PLATFORM=none");
+  TORCH_CHECK(g_device_count > 0, "tpu: TORCH_TPU_PLATFORM=none leaves this process without a tpu device");
   if (device == -1) return t_device;
   TORCH_CHECK(device >= 0 && device < device_count(), "tpu: invalid device index ", static_cast<int>(device), ": there ",
               device_count() == 1 ? "is 1 device" : "are ", device_count() == 1 ? "" : std::to_string(device_count()) + " devices");
