@@ -180,6 +180,8 @@ def index_copy(x: Array, dim: int, index: Array, source: Array) -> Array:
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(x: Array, dim: int, index: Array, value: Any) -> Array:
+    # Alone of its family, index_fill counts negative indices from the end.
+    index = wrapped(index, x.shape[dim] if x.ndim else 1)
     return _along(x, dim, index, cast(value, x.dtype).reshape(()), _set)
 
 
