@@ -292,6 +292,27 @@ def test_dirichlet_lies_on_the_simplex() -> None:
     np.testing.assert_allclose(sample.mean(axis=0), concentration / 4, atol=0.01)
 
 
+def test_gradients_of_gamma_draws_agree_with_the_cpu_approximation() -> None:
+    concentration = torch.rand(1000) * 10 + 0.1
+    draws = torch._standard_gamma(concentration)
+    got = draw_nothing(aten._standard_gamma_grad.default, jnp.asarray(concentration.numpy()), jnp.asarray(draws.numpy()))
+    np.testing.assert_allclose(got, torch._standard_gamma_grad(concentration, draws), rtol=2e-3)
+
+
+@pytest.mark.parametrize("a", [0.01, 0.5, 1.0, 30.0])
+@pytest.mark.parametrize("b", [0.02, 1.0, 4.0, 1000.0])
+def test_gradients_of_beta_draws(a: float, b: float) -> None:
+    concentration = torch.full((500,), a, dtype=torch.float64)
+    draws = torch.distributions.Beta(concentration, torch.full_like(concentration, b)).sample().clamp(1e-12, 1 - 1e-9)
+    arguments = [x.numpy() for x in (draws, concentration, concentration + b)]
+    got = draw_nothing(aten._dirichlet_grad.default, *arguments)
+    np.testing.assert_allclose(got, torch._dirichlet_grad(*map(torch.from_numpy, arguments)), rtol=5e-3, atol=1e-9)
+    if b == 1:
+        # The distribution function is x^a, so that x = u^(1/a) at the quantile u.
+        x = arguments[0]
+        np.testing.assert_allclose(got, -x * np.log(x) / a / (1 - x), rtol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("count, replacement", [(1, False), (1, True), (50, True)])
 def test_multinomial_follows_the_weights(count: int, replacement: bool, dtype: torch.dtype) -> None:
