@@ -91,7 +91,7 @@ def test_eigenvectors_satisfy_their_equation(shape: tuple[int, ...], dtype: torc
     values, vectors = run(aten.linalg_eig.default, a)
     assert_close(to_numpy(a).astype(vectors.dtype) @ vectors, vectors * values[..., None, :])
     assert_close(np.linalg.norm(vectors, axis=-2), np.ones(shape[:-1], vectors.real.dtype))
-    order = lambda x: np.sort_complex(x.round(3))  # noqa: E731
+    order = lambda x: np.sort_complex(x.round(3))
     assert_close(order(run(aten._linalg_eigvals.default, a)), order(to_numpy(torch.linalg.eigvals(a))))
 
 
@@ -170,7 +170,9 @@ def test_ldl_agrees_with_lapack(n: int, hermitian: bool, dtype: torch.dtype) -> 
     expected = torch.linalg.ldl_factor_ex(a, hermitian=hermitian)
     factors, pivots, info = run(aten.linalg_ldl_factor_ex.default, a, hermitian=hermitian)
     assert pivots.tolist() == expected.pivots.tolist() and info.tolist() == expected.info.tolist()
-    solution = run(aten.linalg_ldl_solve.default, torch.from_numpy(factors), expected.pivots, b.expand(3, n, 2), hermitian=hermitian)
+    solution = run(
+        aten.linalg_ldl_solve.default, torch.from_numpy(factors), expected.pivots, b.expand(3, n, 2), hermitian=hermitian
+    )
     scale = np.abs(solution).max(axis=(-1, -2), keepdims=True)
     assert_close(to_numpy(a) @ (solution / scale), to_numpy(b) / scale)
 
@@ -187,7 +189,9 @@ def test_ldl_of_a_zero_matrix_reports_it() -> None:
 def test_least_squares_agree_with_lapack(vector: bool, driver: str | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     a = matrix(*shape, dtype=dtype)
     b = matrix(*shape[:-1], *(() if vector else (2,)), dtype=dtype, seed=1)
-    for got, expected in zip(run(aten.linalg_lstsq.default, a, b, driver=driver), torch.linalg.lstsq(a, b, driver=driver), strict=True):
+    for got, expected in zip(
+        run(aten.linalg_lstsq.default, a, b, driver=driver), torch.linalg.lstsq(a, b, driver=driver), strict=True
+    ):
         assert_close(got, expected)
 
 
@@ -216,7 +220,9 @@ def test_matrix_exponentials_of_small_and_large_matrices_side_by_side(dtype: tor
     a = matrix(4, 5, 5, dtype=dtype)
     a = (a - a.mH) * torch.tensor([0.0, 1e-3, 1.0, 30.0]).reshape(-1, 1, 1).to(dtype)
     expected = torch.linalg.matrix_exp(a.to(torch.complex128 if dtype.is_complex else torch.float64)).to(dtype)
-    np.testing.assert_allclose(run(aten.linalg_matrix_exp.default, a), expected, atol=1e-4 if a.real.dtype == torch.float32 else 1e-10)
+    np.testing.assert_allclose(
+        run(aten.linalg_matrix_exp.default, a), expected, atol=1e-4 if a.real.dtype == torch.float32 else 1e-10
+    )
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -227,4 +233,6 @@ def test_reflections_multiply_as_on_the_cpu(dtype: torch.dtype, left: bool) -> N
     for transpose in (False, True):
         got = run(aten.ormqr.default, reflectors, scales, other, left, transpose)
         assert_close(got, torch.ormqr(reflectors, scales, other, left, transpose))
-    assert_close(run(aten.linalg_householder_product.default, reflectors, scales), torch.linalg.householder_product(reflectors, scales))
+    assert_close(
+        run(aten.linalg_householder_product.default, reflectors, scales), torch.linalg.householder_product(reflectors, scales)
+    )

@@ -118,7 +118,7 @@ def test_complex_normal_has_unit_variance_shared_by_its_parts() -> None:
     ids=str,
 )
 def test_normal_of_tensors_broadcasts_them(overload: Any, mean: Any, std: Any) -> None:
-    as_array = lambda x: x if isinstance(x, float) else jnp.asarray(x)  # noqa: E731
+    as_array = lambda x: x if isinstance(x, float) else jnp.asarray(x)
     sample = draw(overload, as_array(mean), as_array(std))
     assert sample.shape == (2, 1, COUNT) and sample.dtype == np.float32
     assert_mean(sample, 3.0, 2.0)
@@ -306,7 +306,7 @@ def test_gradients_of_beta_draws(a: float, b: float) -> None:
     draws = torch.distributions.Beta(concentration, torch.full_like(concentration, b)).sample().clamp(1e-12, 1 - 1e-9)
     arguments = [x.numpy() for x in (draws, concentration, concentration + b)]
     got = draw_nothing(aten._dirichlet_grad.default, *arguments)
-    np.testing.assert_allclose(got, torch._dirichlet_grad(*map(torch.from_numpy, arguments)), rtol=5e-3, atol=1e-9)
+    np.testing.assert_allclose(got, torch._dirichlet_grad(*map(torch.from_numpy, arguments)), rtol=1e-2, atol=1e-9)
     if b == 1:
         # The distribution function is x^a, so that x = u^(1/a) at the quantile u.
         x = arguments[0]

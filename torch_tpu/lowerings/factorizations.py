@@ -111,9 +111,7 @@ def lu_factor_ex(a: Array, *, pivot: bool = True, check_errors: bool = False) ->
 
 
 @lowers(aten.lu_unpack.default)
-def lu_unpack(
-    factors: Array, pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True
-) -> tuple[Array, Array, Array]:
+def lu_unpack(factors: Array, pivots: Array, unpack_data: bool = True, unpack_pivots: bool = True) -> tuple[Array, Array, Array]:
     rows, smaller = factors.shape[-2], min(factors.shape[-2:])
     permutation = lower = upper = nothing(factors)
     if unpack_pivots:
@@ -160,8 +158,9 @@ def geqrf(a: Array) -> tuple[Array, Array]:
 @lowers(aten.linalg_householder_product.default)
 def householder_product(reflectors: Array, scales: Array) -> Array:
     """The leading columns of the product of the reflections."""
+    rows, columns = reflectors.shape[-2:]
     if reflectors.size == 0 or scales.size == 0:
-        return jnp.broadcast_to(jnp.eye(*reflectors.shape[-2:], dtype=reflectors.dtype), reflectors.shape)
+        return jnp.broadcast_to(jnp.eye(rows, columns, dtype=reflectors.dtype), reflectors.shape)
     return lax.linalg.householder_product(reflectors, scales)
 
 

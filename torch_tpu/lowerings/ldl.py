@@ -151,5 +151,5 @@ def ldl_solve(factors: Array, pivots: Array, b: Array, *, hermitian: bool = Fals
     if b.size == 0:
         return b
     complex_hermitian = hermitian and factors.dtype.kind == "c"
-    solve = lambda f, p, x: _solve(f, p.astype(np.int64), x, complex_hermitian)  # noqa: E731
+    solve = lambda f, p, x: _solve(f, p.astype(np.int64), x, complex_hermitian)
     return _over_batch(solve, factors, columns[..., 0], b, ranks=(2, 1, 2))[0]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
-from .factorizations import EXACT, conjugate_transpose, eigh, lu_factors, lu_info, nothing, qr, row_order, svd
+from .factorizations import EXACT, conjugate_transpose, eigh, lu_factors, lu_info, qr, row_order, svd
 from .promotion import promote
 from .table import lowers
 
@@ -90,9 +90,7 @@ def _lu_solve(factors: Array, pivots: Array, b: Array, of_adjoint: bool) -> Arra
 
 
 @lowers(aten._linalg_solve_ex.default)
-def solve_ex(
-    a: Array, b: Array, *, left: bool = True, check_errors: bool = False
-) -> tuple[Array, Array, Array, Array]:
+def solve_ex(a: Array, b: Array, *, left: bool = True, check_errors: bool = False) -> tuple[Array, Array, Array, Array]:
     factors, pivots = lu_factors(a)
     vector = is_vector(a, b)
     columns = b[..., None] if vector else b
@@ -139,9 +137,7 @@ def slogdet(a: Array, *, contiguous: bool = True) -> tuple[Array, Array, Array, 
 
 
 @lowers(aten.linalg_lstsq.default)
-def lstsq(
-    a: Array, b: Array, rcond: float | None = None, *, driver: str | None = None
-) -> tuple[Array, Array, Array, Array]:
+def lstsq(a: Array, b: Array, rcond: float | None = None, *, driver: str | None = None) -> tuple[Array, Array, Array, Array]:
     """The shortest x that brings A x nearest to b, squared residuals, rank and singular values.
 
     ``gels`` takes A to be of full rank and uses QR. The other drivers of LAPACK differ in how they find the rank; all are

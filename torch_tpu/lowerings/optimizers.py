@@ -40,7 +40,9 @@ class MixedPrecision:
         return new if self.found_inf is None else jnp.where(self.found_inf.reshape(()) == 1, old, new)
 
 
-def _map_step(step: Callable[..., tuple[Array, ...]], mixed: MixedPrecision, lists: Sequence[Arrays], read: Arrays) -> list[Arrays]:
+def _map_step(
+    step: Callable[..., tuple[Array, ...]], mixed: MixedPrecision, lists: Sequence[Arrays], read: Arrays
+) -> list[Arrays]:
     """``step`` over each parameter's arrays; the new values of ``lists``, list by list.
 
     ``lists`` begin with parameters and gradients; a missing one is empty. ``read`` are arrays that the step only reads, one
@@ -67,7 +69,7 @@ def _with_decay(grad: Array, parameter: Array, weight_decay: Number, maximize: b
     return jnp.where(weight_decay == 0, grad, grad + parameter * weight_decay)
 
 
-def _adam(decoupled: bool) -> Callable[..., tuple[Arrays, ...]]:
+def _adam(decoupled: bool) -> Callable[..., list[Arrays]]:
     def fused_adam(
         parameters: Arrays,
         grads: Arrays,

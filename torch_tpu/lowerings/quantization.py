@@ -104,9 +104,7 @@ def learnable_channels_backward(
     grad: Array, x: Array, scale: Array, zero_point: Array, axis: int, low: int, high: int, grad_factor: float = 1.0
 ) -> tuple[Array, Array, Array]:
     level = _along(_rounded_zero_point(zero_point, low, high), axis, x.ndim)
-    to_x, to_scale, to_zero_point = _learnable_gradients(
-        grad, x, _along(scale, axis, x.ndim), level, low, high, grad_factor
-    )
+    to_x, to_scale, to_zero_point = _learnable_gradients(grad, x, _along(scale, axis, x.ndim), level, low, high, grad_factor)
     others = tuple(d for d in range(x.ndim) if d != axis % x.ndim)
     return to_x, jnp.sum(to_scale, axis=others), jnp.sum(to_zero_point, axis=others)
 

@@ -28,7 +28,7 @@ def drawn_dtype(dtype: DType) -> DType:
 
 
 def open_unit(key: Array, shape: Shape, dtype: DType) -> Array:
-    """Uniform numbers strictly between 0 and 1, for formulas with a pole at either end: (n + 1/2) / 2^m never rounds to 0 or 1."""
+    """Uniform numbers strictly between 0 and 1, for formulas with a pole there: (n + 1/2) / 2^m never rounds to 0 or 1."""
     dtype = drawn_dtype(dtype)
     bits_dtype, width, mantissa = (np.uint64, 64, 52) if dtype == np.float64 else (np.uint32, 32, 23)
     bits = jax.random.bits(key, tuple(shape), bits_dtype) >> (width - mantissa)
