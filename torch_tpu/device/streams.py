@@ -15,50 +15,47 @@ from .devices import Device, checked_index, set_device
 __all__ = ["Event", "Stream", "StreamContext", "current_stream", "default_stream", "set_stream", "stream"]
 
 
-class Stream(torch.Stream):
+class _AnyOfBase(type):
+    """The metaclass of a class that only makes instances of PyTorch's own one: those that PyTorch makes are instances too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.__mro__[1])
+
+
+class Stream(torch.Stream, metaclass=_AnyOfBase):
     """A stream on a device (the current one for None). ``priority`` is accepted and has no effect."""
 
-    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> torch.Stream:  # type: ignore[misc]
         if kwargs:
-            return super().__new__(cls, priority=priority, **kwargs)  # from ids
-        return super().__new__(cls, torch.device("tpu", checked_index(device)), priority=priority)
-
-    def __repr__(self) -> str:
-        return f"torch.tpu.Stream(device={self.device}, id={self.stream_id})"
+            return torch.Stream(priority=priority, **kwargs)  # from ids
+        return torch.Stream(torch.device("tpu", checked_index(device)), priority=priority)
 
 
-class Event(torch.Event):
+class Event(torch.Event, metaclass=_AnyOfBase):
     """A place in a device's queue. With ``enable_timing``, ``elapsed_time`` gives the milliseconds between two."""
 
-    def __new__(
+    def __new__(  # type: ignore[misc]
         cls,
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
         external: bool = False,
         device: Device = None,
-    ) -> Event:
+    ) -> torch.Event:
         if interprocess or external:
             raise NotImplementedError("tpu: an event cannot be shared with another process or runtime")
-        return super().__new__(cls, torch.device("tpu", checked_index(device)), enable_timing=enable_timing, blocking=blocking)
-
-    def __repr__(self) -> str:
-        return f"torch.tpu.Event(device={self.device})"
+        return torch.Event(torch.device("tpu", checked_index(device)), enable_timing=enable_timing, blocking=blocking)
 
 
-def _own(stream: torch.Stream) -> Stream:
-    return Stream(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
-
-
-def current_stream(device: Device = None) -> Stream:
+def current_stream(device: Device = None) -> torch.Stream:
     """The stream that this thread uses on a device."""
-    return _own(torch.accelerator.current_stream(checked_index(device)))
+    return torch.accelerator.current_stream(checked_index(device))
 
 
-def default_stream(device: Device = None) -> Stream:
+def default_stream(device: Device = None) -> torch.Stream:
     """The stream that a device has from the start."""
     index = checked_index(device)
-    return Stream(stream_id=0, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
+    return torch.Stream(stream_id=0, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
@@ -72,7 +69,7 @@ class StreamContext:
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
-        self.previous: list[Stream] = []
+        self.previous: list[torch.Stream] = []
 
     def __enter__(self) -> None:
         if self.stream is not None:

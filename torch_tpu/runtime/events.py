@@ -53,6 +53,10 @@ def record(device: int, timing: bool) -> EventState:
     state = EventState(device, marker(device))
     if timing:
         state.done = threading.Event()
+        if query(state):  # the device was idle, and is there already
+            state.reached = time.perf_counter()
+            state.done.set()
+            return state
 
         def wait() -> None:
             try:
