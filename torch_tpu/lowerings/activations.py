@@ -161,7 +161,7 @@ def hardsigmoid_backward(grad: Array, x: Array) -> Array:
 @lowers(aten.hardswish_backward.default)
 def hardswish_backward(grad: Array, x: Array) -> Array:
     grad, x = operands(grad, x)
-    return jnp.where(x <= -3, 0, jnp.where(x < 3, grad * (x / 3 + 0.5), grad))
+    return jnp.where(x <= -3, 0, jnp.where(x >= 3, grad, grad * (x / 3 + 0.5)))
 
 
 @lowers(aten.hardshrink.default)

@@ -111,8 +111,6 @@ for _overloads, _function in (
     ((aten.minimum.default,), jnp.minimum),
     ((aten.fmax.default,), jnp.fmax),
     ((aten.fmin.default,), jnp.fmin),
-    ((aten.gcd.default,), jnp.gcd),
-    ((aten.lcm.default,), jnp.lcm),
 ):
     lowers(*_overloads)(binary(_function))
 
@@ -123,6 +121,29 @@ for _overloads, _function in (
     ((aten.copysign.Tensor, aten.copysign.Scalar), jnp.copysign),
 ):
     lowers(*_overloads)(float_binary(_function))
+
+
+def _gcd(x: Array, y: Array) -> Array:
+    # Not jnp.gcd: it never ends for the least integer, whose absolute value is negative.
+    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        divisor, value = state
+        ended = divisor == 0
+        remainder = lax.rem(value, jnp.where(ended, 1, divisor))
+        return jnp.where(ended, 0, remainder), jnp.where(ended, value, divisor)
+
+    return lax.while_loop(lambda state: jnp.any(state[0] != 0), step, (jnp.abs(x), jnp.abs(y)))[1]
+
+
+def _lcm(x: Array, y: Array) -> Array:
+    divisor = _gcd(x, y)
+    if x.dtype.itemsize < 4:
+        # C computes narrow products in int, so that the absolute value is that of the whole product.
+        x, y, divisor = (value.astype(jnp.int32) for value in (x, y, divisor))
+    return jnp.where(divisor == 0, 0, jnp.abs(lax.div(x, jnp.where(divisor == 0, 1, divisor)) * y))
+
+
+lowers(aten.gcd.default)(binary(_aligned(_gcd)))
+lowers(aten.lcm.default)(binary(_aligned(_lcm)))
 
 
 @lowers(aten.nextafter.default)

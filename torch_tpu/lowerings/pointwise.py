@@ -182,7 +182,10 @@ def logit_backward(grad: Array, x: Array, eps: float | None = None) -> Array:
 @lowers(aten.sigmoid_backward.default)
 def sigmoid_backward(grad: Array, output: Array) -> Array:
     grad, output = operands(grad, output)
-    return grad * jnp.conj((1 - output) * output)
+    if output.dtype.kind == "c":
+        return grad * jnp.conj((1 - output) * output)
+    # In this order: the product of the last two alone may overflow.
+    return grad * (1 - output) * output
 
 
 @lowers(aten.tanh_backward.default)
