@@ -69,11 +69,11 @@ def place(x: Any, device: str) -> Any:
 
 
 def _place_leaf(leaf: Any, device: str) -> Any:
-    if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf == "cpu"):
+    if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf in ("cpu", "tpu", "tpu:0")):
         return torch.device(device)
     if isinstance(leaf, torch.Generator):
         return torch.Generator(device).manual_seed(leaf.initial_seed())
-    if not isinstance(leaf, torch.Tensor):
+    if not isinstance(leaf, torch.Tensor) or leaf.device.type == "meta":
         return leaf
     placed = _copy(leaf.detach(), device)
     if isinstance(leaf, torch.nn.Parameter):

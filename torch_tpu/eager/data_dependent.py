@@ -13,6 +13,7 @@ import torch
 from jax import Array
 
 from ..lowerings import compaction
+from .argument_errors import check_no_overlap
 from .array_programs import bucket, launch, launch_arrays, prefix, read
 from .programs import python_kernel
 from .transfers import adopt, item
@@ -95,6 +96,7 @@ def _torch_index(positions: Array) -> torch.dtype:
 
 
 def _into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    check_no_overlap(out)
     if out.shape != result.shape:
         out.resize_(result.shape)
     return out.copy_(result)

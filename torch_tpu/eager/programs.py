@@ -31,7 +31,7 @@ from ..lowerings.promotion import cast
 from ..lowerings.randomness import random_key
 from ..lowerings.table import Lowering
 from ..runtime.executables import ArrayType, compile_program
-from . import fallback
+from . import argument_errors, fallback
 from .views import ViewPlan, read_view, write_view
 
 
@@ -262,13 +262,21 @@ def miss(name: str, overload_name: str, args: tuple[Any, ...], uses: list[Any], 
     with _undisturbed():
         program = Program(overload, (), [Use(*use) for use in uses], typed_slots, device)
         _place_inputs(program, args)
-        results, after = _run_meta(program)
+        try:
+            results, after = _run_meta(program)
+            argument_errors.check_written(overload, args)
+            argument_errors.check_suspicious(overload, args)
+        except Exception as error:
+            raise argument_errors.on_cpu(overload, args, error) from None
         if _resize_outputs(program, args, after):
             return None
         if not _choose_lowering(program):
             return functools.partial(fallback.run_on_cpu, overload)
         if results is _UNKNOWN:
-            results = _shapes_by_evaluation(program)
+            try:
+                results = _shapes_by_evaluation(program)
+            except (TypeError, ValueError, IndexError) as error:
+                raise argument_errors.on_cpu(overload, args, error) from None
         _plan_outputs(program, results)
         return _entry(program)
 
@@ -322,19 +330,24 @@ def _place_inputs(program: Program, args: tuple[Any, ...]) -> None:
     program.args = tuple(place(v, r, a) for v, r, a in zip(args, roles, program.overload._schema.arguments))
 
 
-_UNKNOWN = object()
-
-
-def _run_meta(program: Program) -> tuple[Any, tuple[Any, ...]]:
-    """What the op gives on meta tensors, and its arguments afterwards; _UNKNOWN if it has no meta function."""
+def _meta_arguments(program: Program) -> tuple[Any, ...]:
+    """The arguments, with meta tensors in the place of tensors, and examples in that of numbers."""
 
     def to_meta(x: Any) -> Any:
         if isinstance(x, TensorInput):
             return x.meta()
         return x.example if isinstance(x, ScalarInput) else x
 
+    return tree_map(to_meta, program.args)
+
+
+_UNKNOWN = object()
+
+
+def _run_meta(program: Program) -> tuple[Any, tuple[Any, ...]]:
+    """What the op gives on meta tensors, and its arguments afterwards; _UNKNOWN if it has no meta function."""
     arguments = program.overload._schema.arguments
-    values = tree_map(to_meta, program.args)
+    values = _meta_arguments(program)
     if program.overload is torch.ops.aten._copy_from.default:
         return None, tuple(values)
     positional, keyword = [], {}
@@ -408,7 +421,9 @@ def _shapes_by_evaluation(program: Program) -> Any:
     body = _body(program)
     with jax.enable_x64(True):
         values = jax.eval_shape(lambda *inputs: body(inputs)[0], *(each.abstract(program.device) for each in input_types(program)))
-    return tuple(torch.empty(v.shape, dtype=torch_dtype(v.dtype), device="meta") for v in values)
+    results = tuple(torch.empty(v.shape, dtype=torch_dtype(v.dtype), device="meta") for v in values)
+    returns = program.overload._schema.returns
+    return results[0] if len(returns) == 1 and isinstance(returns[0].type, torch.TensorType) else results
 
 
 def _plan_outputs(program: Program, results: Any) -> None:
@@ -541,14 +556,17 @@ def prepare(program: Program) -> tuple[Any, Any]:
     written = program.written_slots
     donated = [i for i, slot in enumerate(program.passed) if slot in written and program.slots[slot].donatable]  # type: ignore[union-attr]
     with _undisturbed():
-        executable = compile_program(
-            program_function(program),
-            input_types(program),
-            device=program.device,
-            donated=donated,
-            signature=program.signature,
-            name=str(program.overload).replace(".", "_"),
-        )
+        try:
+            executable = compile_program(
+                program_function(program),
+                input_types(program),
+                device=program.device,
+                donated=donated,
+                signature=program.signature,
+                name=str(program.overload).replace(".", "_"),
+            )
+        except (TypeError, ValueError, IndexError) as error:  # what JAX raises where PyTorch's meta function let it pass
+            raise argument_errors.on_cpu(program.overload, _meta_arguments(program), error) from None
     return executable.execute, executable.handlers
 
 

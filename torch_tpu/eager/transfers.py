@@ -76,10 +76,15 @@ def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
     return np.lib.stride_tricks.as_strided(elements, tuple(tensor.shape), strides, writeable=False)
 
 
+_MOST_DIMENSIONS = 64  # of a NumPy array
+
+
 def transfer(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool = False) -> None:
     """``destination.copy_(source)`` for tensors on different devices; shapes broadcast, dtypes cast."""
     if source.numel() == 0 and destination.numel() == 0:
         return
+    if max(source.dim(), destination.dim()) > _MOST_DIMENSIONS and source.shape == destination.shape:
+        source, destination = source.reshape(-1), destination.view(-1)
     if destination.device.type == "cpu":
         _to_host(source, destination)
     elif source.device.type == "cpu":

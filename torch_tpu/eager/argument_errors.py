@@ -1,0 +1,131 @@
+"""Errors in arguments, in the CPU's words.
+
+PyTorch's meta functions find most of what is wrong with a call, but some say it otherwise than the CPU's kernels, and some find
+less. So when a new signature fails, the CPU kernel is asked with zeros of the same geometry, and its error is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map
+
+_MOST_ELEMENTS = 1 << 24  # beyond, the error is left as it is
+
+
+def on_cpu(overload: OpOverload, args: Sequence[Any], ours: Exception) -> Exception:
+    """What the CPU kernel raises for zeros in the place of ``args``' tensors (in schema order); ``ours`` if it raises nothing."""
+    if sum(x.numel() for x in tree_leaves(args) if isinstance(x, torch.Tensor)) > _MOST_ELEMENTS:
+        return ours
+    positional, keyword = [], {}
+    for argument, value in zip(overload._schema.arguments, args):
+        value = tree_map(_on_host, value)
+        if argument.kwarg_only or argument.is_out:
+            keyword[argument.name] = value
+        else:
+            positional.append(value)
+    try:
+        with torch.no_grad():
+            overload(*positional, **keyword)
+    except Exception as error:
+        return error
+    return ours
+
+
+def _on_host(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        # A single element's value can be what is wrong, and is cheap to read.
+        return x if x.device.type == "cpu" else x.cpu() if x.numel() == 1 and x.device.type != "meta" else _zeros(x)
+    if isinstance(x, torch.device):
+        return torch.device("cpu")
+    return None if isinstance(x, torch.Generator) else x
+
+
+def _zeros(x: torch.Tensor) -> torch.Tensor:
+    """Zeros on the CPU of the geometry of ``x``, in a storage as large as its own."""
+    count = x.untyped_storage().nbytes() // x.element_size()
+    reached = x.storage_offset() + 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride()) if size)
+    return torch.zeros(max(count, reached), dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def check_written(overload: OpOverload, args: Sequence[Any]) -> None:
+    """RuntimeError, as on CPU, if a tensor to be written has elements that share their memory."""
+    for argument, value in zip(overload._schema.arguments, args):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        for x in tree_leaves(value):
+            if isinstance(x, torch.Tensor):
+                check_no_overlap(x)
+
+
+def check_no_overlap(x: torch.Tensor) -> None:
+    if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride())):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+
+
+# ---- what the meta functions let pass: signs of it, upon which the CPU kernel is asked
+
+
+def check_suspicious(overload: OpOverload, args: Sequence[Any]) -> None:
+    """Raise the CPU's error for arguments that PyTorch's meta function accepts and its CPU kernel does not."""
+    suspect = _SIGNS.get(overload._schema.name.removesuffix("_"))
+    if suspect is None:
+        return
+    named = {argument.name: value for argument, value in zip(overload._schema.arguments, args)}
+    if suspect(named):
+        accepted = ValueError()
+        error = on_cpu(overload, args, accepted)
+        if error is not accepted:
+            raise error
+
+
+Named = dict[str, Any]
+
+
+def _complex_out(named: Named) -> bool:
+    return "out" in named and named["out"].dtype != named["real"].dtype.to_complex()
+
+
+def _index_add(named: Named) -> bool:
+    target, source, dim = named["self"], named["source"], named["dim"]
+    if target.dim() != source.dim():
+        return True
+    return any(a != b for d, (a, b) in enumerate(zip(target.shape, source.shape)) if d != dim % max(target.dim(), 1))
+
+
+def _outside(named: Named) -> bool:
+    reach = sum((size - 1) * stride for size, stride in zip(named["size"], named["stride"]))
+    return (named["storage_offset"] or 0) + reach >= named["self"].numel()
+
+
+def _aminmax_out(named: Named) -> bool:
+    return any(named[name].dtype != named["self"].dtype for name in ("min", "max") if name in named)
+
+
+def _multinomial(named: Named) -> bool:
+    return not named["self"].dtype.is_floating_point or ("out" in named and named["out"].dtype is not torch.int64)
+
+
+def _bins(named: Named) -> bool:
+    return len(named["bins"]) != named["self"].shape[-1]
+
+
+_SIGNS = {
+    "aten::_histogramdd_bin_edges": _bins,
+    "aten::_histogramdd_from_bin_cts": _bins,
+    "aten::_histogramdd_from_bin_tensors": _bins,
+    "aten::aminmax": _aminmax_out,
+    "aten::as_strided_scatter": _outside,
+    "aten::complex": _complex_out,
+    "aten::convolution": lambda named: min((*named["padding"], *(s - 1 for s in named["stride"])), default=0) < 0,
+    "aten::index_add": _index_add,
+    "aten::masked_scatter": lambda named: named["mask"].dtype is not torch.bool,
+    "aten::multinomial": _multinomial,
+    "aten::uniform": lambda named: named["from"] > named["to"],
+}
