@@ -109,7 +109,8 @@ def _aminmax_out(named: Named) -> bool:
 
 
 def _multinomial(named: Named) -> bool:
-    return not named["self"].dtype.is_floating_point or ("out" in named and named["out"].dtype is not torch.int64)
+    wrong_out = "out" in named and named["out"].dtype is not torch.int64
+    return wrong_out or not named["self"].dtype.is_floating_point or named["num_samples"] <= 0
 
 
 def _bins(named: Named) -> bool:
