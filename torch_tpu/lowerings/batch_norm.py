@@ -55,8 +55,8 @@ def _drift(running: Array | None, batch: Array, momentum: float) -> Array | None
     if running is None:
         return None
     batch = batch.astype(opmath(running).dtype)
-    momentum = jnp.asarray(momentum, batch.dtype)
-    return (momentum * batch + (1 - momentum) * opmath(running)).astype(running.dtype)
+    fraction = jnp.asarray(momentum, batch.dtype)
+    return (fraction * batch + (1 - fraction) * opmath(running)).astype(running.dtype)
 
 
 def _unbiased(variance: Array, count: int) -> Array:
@@ -109,6 +109,7 @@ def batch_norm(
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     if training:
         return _train(x, weight, bias, running_mean, running_var, momentum, eps)
+    assert running_mean is not None and running_var is not None, "inference needs running statistics"
     return *_infer(x, weight, bias, running_mean, running_var, eps), running_mean, running_var
 
 
@@ -193,8 +194,10 @@ def batch_norm_backward(
     output_mask: Sequence[bool],
 ) -> Optional3:
     if train:
+        assert save_mean is not None and save_invstd is not None, "training saves its statistics"
         mean, invstd = opmath(save_mean), opmath(save_invstd)
     else:
+        assert running_mean is not None and running_var is not None, "inference needs running statistics"
         mean, invstd = opmath(running_mean), lax.rsqrt(opmath(running_var) + eps)
     sum_dy, sum_dy_xmu = _reduced_gradients(grad, x, mean)
     grad_input = None
@@ -244,9 +247,7 @@ def batch_norm_stats(x: Array, eps: float) -> Pair:
 
 
 @lowers(aten.batch_norm_elemt.default)
-def batch_norm_elemt(
-    x: Array, weight: Array | None, bias: Array | None, mean: Array, invstd: Array, eps: float
-) -> Array:
+def batch_norm_elemt(x: Array, weight: Array | None, bias: Array | None, mean: Array, invstd: Array, eps: float) -> Array:
     return _elementwise(x, weight, bias, mean, invstd).astype(x.dtype)
 
 

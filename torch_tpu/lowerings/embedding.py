@@ -53,9 +53,7 @@ def _sum_rows(grads: Array, indices: Array, num_weights: int, padding_idx: int, 
 
 
 @lowers(aten.embedding_dense_backward.default)
-def embedding_dense_backward(
-    grad: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> Array:
+def embedding_dense_backward(grad: Array, indices: Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Array:
     return _sum_rows(
         grad.reshape(indices.size, grad.shape[-1]), indices.reshape(-1), num_weights, padding_idx, scale_grad_by_freq
     )
@@ -118,7 +116,7 @@ def embedding_bag(
 
 
 def _first_of_maximum(rows: Array, indices: Array, bag: Array, counted: Array, largest: Array) -> Array:
-    """For each bag and feature, the table row (0 in an empty bag) whose look-up comes first among those that reach ``largest``."""
+    """For each bag and feature, the table row (0 in an empty bag) of the first look-up that reaches ``largest``."""
     bags, count = largest.shape[0], rows.shape[0]
     of_bag = largest.at[clamped(bag, bags)].get(mode="promise_in_bounds")
     reaches = counted[:, None] & ((rows == of_bag) | (jnp.isnan(rows) & jnp.isnan(of_bag)))

@@ -41,7 +41,9 @@ def wrapped(index: Array, size: int) -> Array:
 def full_key(indices: Indices, ndim: int) -> tuple[Array | slice, ...]:
     """One entry a dimension: the index array, or everything where ``indices`` has None or ends. TypeError for a mask."""
     if any(index is not None and index.dtype == np.bool_ for index in indices):
-        raise TypeError("tpu: a boolean index selects a number of elements that depends on data; expand it to integer indices first")
+        raise TypeError(
+            "tpu: a boolean index selects a number of elements that depends on data; expand it to integer indices first"
+        )
     padded = list(indices) + [None] * (ndim - len(indices))
     return tuple(slice(None) if index is None else index for index in padded)
 

@@ -29,12 +29,12 @@ lowers(aten.cumprod.default)(_cumulative(lax.cumprod))
 
 @lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
 def logcumsumexp(x: Array, dim: int) -> Array:
-    x = opmath(x)
+    line = opmath(x)
     if x.ndim == 0 or x.size == 0:
         return x
     if jnp.iscomplexobj(x):
-        return lax.associative_scan(jnp.logaddexp, x, axis=dim % x.ndim)
-    return lax.cumlogsumexp(x, axis=dim % x.ndim)
+        return lax.associative_scan(jnp.logaddexp, line, axis=dim % x.ndim)
+    return lax.cumlogsumexp(line, axis=dim % x.ndim).astype(x.dtype)
 
 
 def _running_extremum(x: Array, dim: int, scan: Callable[..., Array]) -> tuple[Array, Array]:

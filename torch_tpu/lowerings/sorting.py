@@ -151,7 +151,7 @@ def mode(x: Array, dim: int = -1, keepdim: bool = False) -> tuple[Array, Array]:
 
 
 def search_sorted(sequence: Array, values: Array, right: bool) -> Array:
-    """For each of ``values``, the first place in the last dimension of ``sequence`` that it goes before (after equals: ``right``).
+    """For each of ``values``, its first place in the last dimension of ``sequence``; with ``right``, the one behind its equals.
 
     ``sequence`` is one line for all values, or has one line for each line of ``values``. A search by halves in a fixed
     number of steps, so that nothing in the program depends on the data.
