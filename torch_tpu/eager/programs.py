@@ -121,6 +121,7 @@ class Program:
     written: list[TensorInput] = field(default_factory=list)
     lowering: Lowering | None = None
     graph: torch.fx.GraphModule | None = None
+    present: tuple[bool, ...] = ()  # which results the lowering gives, once it has been traced
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     precision: str = field(default_factory=torch.get_float32_matmul_precision)
 
@@ -362,8 +363,10 @@ def _run_meta(program: Program) -> tuple[Any, tuple[Any, ...]]:
             positional.append(value)
     try:
         return program.overload(*positional, **keyword), tuple(values)
-    except NotImplementedError:
-        return _UNKNOWN, tuple(values)
+    except RuntimeError as error:
+        if isinstance(error, NotImplementedError) or "no fake impl registered" in str(error):  # a custom op says it so
+            return _UNKNOWN, tuple(values)
+        raise
 
 
 def _resize_outputs(program: Program, args: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
@@ -421,7 +424,8 @@ def _shapes_by_evaluation(program: Program) -> Any:
     body = _body(program)
     with jax.enable_x64(True):
         values = jax.eval_shape(lambda *inputs: body(inputs)[0], *(each.abstract(program.device) for each in input_types(program)))
-    results = tuple(torch.empty(v.shape, dtype=torch_dtype(v.dtype), device="meta") for v in values)
+    given = (torch.empty(v.shape, dtype=torch_dtype(v.dtype), device="meta") for v in values)
+    results = tuple(next(given) if present else None for present in program.present[: len(program.present) - len(program.written)])
     returns = program.overload._schema.returns
     return results[0] if len(returns) == 1 and isinstance(returns[0].type, torch.TensorType) else results
 
@@ -516,6 +520,7 @@ def _body(program: Program) -> Callable[[Sequence[Array]], tuple[list[Array], di
         else:
             assert program.graph is not None
             results = interpret(program.graph, [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Array)])
+        program.present = tuple(each is not None for each in tree_flatten(results)[0])
         values = flatten_arrays(results)
         own = values[: len(values) - len(program.written)] if program.written else values
         for tensor, value in zip(program.written, values[len(own) :]):

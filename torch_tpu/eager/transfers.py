@@ -19,7 +19,7 @@ def host_view(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a contiguous CPU tensor as a NumPy array, not a copy."""
     dtype = numpy_dtype(tensor.dtype)
     tensor = tensor.detach()
-    if dtype.kind == "V" or not dtype.isbuiltin:
+    if dtype.isbuiltin != 1:  # one of ml_dtypes
         return tensor.view(_AS_INTEGERS[tensor.element_size()]).numpy().view(dtype)
     return tensor.numpy()
 
