@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
-_MOST_ELEMENTS = 1 << 24  # beyond, the error is left as it is
+_MOST_ELEMENTS = 1 << 26  # beyond, the error is left as it is
 
 
 def on_cpu(overload: OpOverload, args: Sequence[Any], ours: Exception) -> Exception:
@@ -31,7 +31,7 @@ def on_cpu(overload: OpOverload, args: Sequence[Any], ours: Exception) -> Except
         with torch.no_grad():
             overload(*positional, **keyword)
     except Exception as error:
-        return error
+        return ours if "Could not run" in str(error) else error  # no kernel of the CPU's
     return ours
 
 
@@ -110,11 +110,16 @@ def _aminmax_out(named: Named) -> bool:
 
 def _multinomial(named: Named) -> bool:
     wrong_out = "out" in named and named["out"].dtype is not torch.int64
-    return wrong_out or not named["self"].dtype.is_floating_point or named["num_samples"] <= 0
+    return wrong_out or not named["self"].dtype.is_floating_point or not 0 < named["num_samples"] or (
+        named["self"].dim() > 0 and named["self"].shape[-1] > _MOST_CATEGORIES
+    )
 
 
 def _bins(named: Named) -> bool:
     return len(named["bins"]) != named["self"].shape[-1]
+
+
+_MOST_CATEGORIES = 1 << 24
 
 
 _SIGNS = {
