@@ -367,6 +367,8 @@ def _run_meta(program: Program) -> tuple[Any, tuple[Any, ...]]:
         if isinstance(error, NotImplementedError) or "no fake impl registered" in str(error):  # a custom op says it so
             return _UNKNOWN, tuple(values)
         raise
+    except AttributeError:  # a meta function in Python that forgot that a tensor is optional
+        return _UNKNOWN, tuple(values)
 
 
 def _resize_outputs(program: Program, args: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
