@@ -73,7 +73,8 @@ def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
         return None
     elements = arrays.download(base).reshape(-1)[tensor.storage_offset() :]
     strides = [stride * elements.itemsize for stride in tensor.stride()]
-    return np.lib.stride_tricks.as_strided(elements, tuple(tensor.shape), strides, writeable=False)
+    plain = elements if elements.dtype.isbuiltin == 1 else elements.view(f"u{elements.itemsize}")
+    return np.lib.stride_tricks.as_strided(plain, tuple(tensor.shape), strides, writeable=False).view(elements.dtype)
 
 
 _MOST_DIMENSIONS = 64  # of a NumPy array
