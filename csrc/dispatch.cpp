@@ -5,10 +5,9 @@
 // not seen before. The GIL is the lock of all state in this file, and no other lock is held while Python runs.
 #include "dispatch.h"
 
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/ThreadLocalPythonObjects.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -50,7 +49,6 @@ std::unordered_map<const c10::FunctionSchema*, Operator*>& operators() {
 
 DispatchCounters g_counters;
 std::atomic<int> g_mode{0};
-std::atomic<bool> g_local_modes{false};
 
 Operator* find_operator(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
@@ -656,7 +654,13 @@ std::vector<std::unique_ptr<torch::Library>>& libraries() {
   return *kept;
 }
 
-const std::string kLocalMode = "torch_tpu_eager_mode";
+// A thread's own mode travels with PyTorch's debug info: the autograd engine hands that to the threads of a backward, and it
+// needs no Python object, which a thread could not release while the interpreter ends.
+const auto kModeInfo = c10::DebugInfoKind::MOBILE_RUNTIME_INFO;
+struct ModeInfo final : c10::DebugInfoBase {
+  Mode mode;
+  explicit ModeInfo(Mode m) : mode(m) {}
+};
 
 }  // namespace
 
@@ -704,13 +708,15 @@ py::object scalar_array(const ScalarValue& scalar, c10::DeviceIndex device) {
 void prepare(Entry& entry) {
   // (execute, handlers)
   auto prepared = py::reinterpret_steal<py::tuple>(call(callbacks().prepare, "O", entry.record.ptr()));
+  if (entry.execute) return;  // another thread was here while Python ran
   entry.handlers = prepared[1];
   entry.execute = prepared[0];
 }
 
 PyObject* execute(const Entry& entry, PyObject* arguments) {
   static PyObject* consume = PyUnicode_InternFromString("consume_with_handlers");
-  auto raw = py::reinterpret_steal<py::object>(PyObject_CallOneArg(entry.execute.ptr(), arguments));
+  py::object running = entry.execute;  // kept alive: the launch lets other threads run, which may clear the caches
+  auto raw = py::reinterpret_steal<py::object>(PyObject_CallOneArg(running.ptr(), arguments));
   PyObject* results = raw ? PyObject_CallMethodOneArg(raw.ptr(), consume, entry.handlers.ptr()) : nullptr;
   if (results != nullptr) return results;
   PyObject *type, *value, *trace;
@@ -724,14 +730,12 @@ PyObject* execute(const Entry& entry, PyObject* arguments) {
 }
 
 void set_mode(Mode mode) { g_mode = static_cast<int>(mode); }
-void watch_local_modes() { g_local_modes = true; }
+void push_mode(Mode mode) { c10::ThreadLocalDebugInfo::_push(kModeInfo, std::make_shared<ModeInfo>(mode)); }
+void pop_mode() { c10::ThreadLocalDebugInfo::_pop(kModeInfo); }
 
 Mode effective_mode() {
-  if (g_local_modes && at::impl::ThreadLocalPythonObjects::contains(kLocalMode)) {
-    auto* object = at::impl::ThreadLocalPythonObjects::get(kLocalMode)->ptr(getPyInterpreter());
-    if (PyLong_Check(object)) return static_cast<Mode>(PyLong_AsLong(object));
-  }
-  return static_cast<Mode>(g_mode.load(std::memory_order_relaxed));
+  auto* local = static_cast<ModeInfo*>(c10::ThreadLocalDebugInfo::get(kModeInfo));
+  return local != nullptr ? local->mode : static_cast<Mode>(g_mode.load(std::memory_order_relaxed));
 }
 
 void register_overload(const std::string& name) {

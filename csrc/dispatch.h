@@ -9,8 +9,9 @@ namespace torch_tpu {
 enum class Mode : int { Strict = 0, Debug = 1, DeferAndFuse = 2 };
 
 void set_mode(Mode mode);
-// Call once a thread-local mode may be in use (it travels in PyTorch's thread-local Python objects).
-void watch_local_modes();
+// This thread's own mode, until popped; a stack.
+void push_mode(Mode mode);
+void pop_mode();
 Mode effective_mode();
 
 // Registers the boxed kernel for one overload, e.g. "aten::add.Tensor", or for every op that has no kernel ("*").

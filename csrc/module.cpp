@@ -213,9 +213,21 @@ PyObject* py_effective_mode(PyObject*, PyObject*) {
   return PyLong_FromLong(static_cast<long>(effective_mode()));
   END_HANDLE_TH_ERRORS
 }
-PyObject* py_watch_local_modes(PyObject*, PyObject*) {
-  watch_local_modes();
+PyObject* py_begin_shutdown(PyObject*, PyObject*) {
+  begin_shutdown();
   Py_RETURN_NONE;
+}
+PyObject* py_push_mode(PyObject*, PyObject* mode) {
+  HANDLE_TH_ERRORS
+  push_mode(static_cast<Mode>(PyLong_AsLong(mode)));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+PyObject* py_pop_mode(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  pop_mode();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
 }
 PyObject* py_clear_entries(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
@@ -263,7 +275,9 @@ PyMethodDef kMethods[] = {
     {"register_overload", py_register_overload, METH_O, nullptr},
     {"set_mode", py_set_mode, METH_O, nullptr},
     {"effective_mode", py_effective_mode, METH_NOARGS, nullptr},
-    {"watch_local_modes", py_watch_local_modes, METH_NOARGS, nullptr},
+    {"begin_shutdown", py_begin_shutdown, METH_NOARGS, "for atexit"},
+    {"push_mode", py_push_mode, METH_O, nullptr},
+    {"pop_mode", py_pop_mode, METH_NOARGS, nullptr},
     {"clear_entries", py_clear_entries, METH_NOARGS, nullptr},
     {"flush", py_flush, METH_O, "flush(reason): run what is deferred"},
     {"set_trace_limits", py_set_trace_limits, METH_VARARGS, "set_trace_limits(nodes, bytes): flush a trace that reaches either"},

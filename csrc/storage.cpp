@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "callbacks.h"
@@ -23,12 +25,24 @@ Callbacks& callbacks() {
   return instance;
 }
 
-bool python_is_alive() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsInitialized() && !Py_IsFinalizing();
-#else
-  return Py_IsInitialized() && !_Py_IsFinalizing();
-#endif
+namespace {
+std::atomic<bool> g_shutting_down{false};
+std::atomic<int> g_waiting_for_gil{0};
+}  // namespace
+
+Gil::Gil() {
+  g_waiting_for_gil++;
+  state = PyGILState_Ensure();
+  g_waiting_for_gil--;
+}
+
+bool python_is_alive() { return !g_shutting_down && Py_IsInitialized() != 0; }
+
+void begin_shutdown() {
+  g_shutting_down = true;
+  Py_BEGIN_ALLOW_THREADS;
+  for (int i = 0; i < 1000 && g_waiting_for_gil > 0; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Py_END_ALLOW_THREADS;
 }
 
 namespace {

@@ -24,8 +24,6 @@ struct StorageContext {
   size_t nbytes = 0;
   c10::DeviceIndex device = 0;
   uint64_t address = 0;
-  uint64_t epoch = 0;  // the dispatch that last saw this storage, and the argument slot that it got there
-  int32_t slot = -1;
   int32_t pending = -1;  // the value of the deferred trace that this storage will hold; -1: `base` is up to date
   struct Trace* trace = nullptr;
   bool lost = false;  // the deferred op that was to give the value failed
@@ -44,14 +42,17 @@ struct Aval {
 uint32_t intern_aval(c10::ScalarType dtype, c10::IntArrayRef shape);
 const Aval& aval_of(uint32_t id);
 
-// Holds the GIL for a scope; safe from any thread.
+// Holds the GIL for a scope; safe from any thread, and cheap where it is held already.
 struct Gil {
   PyGILState_STATE state;
-  Gil() : state(PyGILState_Ensure()) {}
+  Gil();
   ~Gil() { PyGILState_Release(state); }
 };
-// False once the interpreter shuts down: from then on Python objects are left to the operating system.
+// False once the interpreter begins to end: from then on Python objects are left to the operating system.
 bool python_is_alive();
+// Called as the interpreter begins to end: waits for the threads that are about to take the GIL, since one that asks later is
+// killed where it stands.
+void begin_shutdown();
 
 c10::DeviceAllocator* device_allocator();
 c10::Allocator* pinned_allocator();

@@ -36,7 +36,8 @@ struct Trace {
   ska::flat_hash_map<PyObject*, int32_t> leaf_of;
   Key key;  // all that shapes the fused program, but for which values are live and which leaves die
   int64_t bytes = 0;
-  uint64_t window = 0;  // a rolling hash of the last kWindow entries
+  uint64_t beginning = 0;  // the window of the first kWindow entries
+  bool after_cut = false;  // whether it starts where the code was found to repeat
 
   ~Trace() {
     for (auto& leaf : leaves) Py_DECREF(leaf.base);
@@ -50,7 +51,7 @@ using Clock = std::chrono::steady_clock;
 
 // Repetition is recognised by this many ops in a row: long enough that two equal stretches are the same code.
 constexpr size_t kWindow = 24;
-constexpr size_t kMostAnchors = 4096;
+constexpr size_t kMostCuts = 4096;
 
 struct Fused {
   int seen = 0;
@@ -66,10 +67,33 @@ ska::flat_hash_map<Key, Fused, KeyHash>& fused_programs() {
   static auto* table = new ska::flat_hash_map<Key, Fused, KeyHash>;
   return *table;
 }
-// Hashes of how traces began. Meeting one inside a trace means that the code is back where that trace started.
-ska::flat_hash_map<uint64_t, bool>& anchors() {
-  static auto* table = new ska::flat_hash_map<uint64_t, bool>;
+// A rolling hash of the last kWindow entries recorded, across traces.
+struct Window {
+  uint64_t hash = 0;
+  std::vector<uint64_t> ring = std::vector<uint64_t>(kWindow, 0);
+  size_t next = 0;
+  void push(uint64_t entry) {
+    constexpr uint64_t kBase = 0x100000001B3ull;
+    static const uint64_t kLeaving = [] {
+      uint64_t power = 1;
+      for (size_t i = 0; i < kWindow; i++) power *= kBase;
+      return power;
+    }();
+    hash = hash * kBase + entry - kLeaving * ring[next];
+    ring[next] = entry;
+    next = (next + 1) % kWindow;
+  }
+};
+Window g_window;
+// The windows at whose end a trace was cut, and how often: meeting one again means that the code is back at that place.
+ska::flat_hash_map<uint64_t, int>& cuts() {
+  static auto* table = new ska::flat_hash_map<uint64_t, int>;
   return *table;
+}
+int note_cut() {
+  auto& table = cuts();
+  if (table.size() >= kMostCuts) table.clear();
+  return table[g_window.hash]++;
 }
 
 // Another thread may be compiling the trace that our inputs are values of.
@@ -137,6 +161,20 @@ bool is_complex(const ScalarValue& scalar) {
   return scalar.tag == 'c' || (scalar.tag >= kStrong && c10::isComplexType(static_cast<c10::ScalarType>(scalar.tag - kStrong)));
 }
 
+// Adds to the pending Python error where the op that failed was recorded: the line that flushed is not at fault.
+void note_line(python_error& error, const Node& node) {
+  if (node.code == nullptr) return;
+  error.restore();
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  PyObject* file = reinterpret_cast<PyCodeObject*>(node.code)->co_filename;
+  PyObject* added = PyObject_CallMethod(value, "add_note", "N", PyUnicode_FromFormat("The op was recorded at %U:%d", file, node.line));
+  Py_XDECREF(added);
+  PyErr_Restore(type, value, trace);
+  throw python_error();
+}
+
 // Runs the trace op by op, as strict mode would have.
 void run_one_by_one(Trace& trace) {
   std::vector<py::object> bases(trace.values.size());
@@ -148,7 +186,6 @@ void run_one_by_one(Trace& trace) {
   for (auto& leaf : trace.leaves) bases[leaf.value] = py::reinterpret_borrow<py::object>(leaf.base);
   for (uint32_t n = 0; n < trace.nodes.size(); n++) {
     auto& node = trace.nodes[n];
-    if (!node.entry->execute) prepare(*node.entry);
     auto arguments = py::reinterpret_steal<py::object>(PyList_New(node.inputs + node.scalars));
     for (uint32_t i = 0; i < node.inputs; i++) {
       PyList_SET_ITEM(arguments.ptr(), i, Py_NewRef(bases[trace.inputs[node.first_input + i]].ptr()));
@@ -156,7 +193,14 @@ void run_one_by_one(Trace& trace) {
     for (uint32_t i = 0; i < node.scalars; i++) {
       PyList_SET_ITEM(arguments.ptr(), node.inputs + i, scalar_array(trace.scalars[node.first_scalar + i], trace.device).release().ptr());
     }
-    auto results = py::reinterpret_steal<py::object>(execute(*node.entry, arguments.ptr()));
+    py::object results;
+    try {
+      if (!node.entry->execute) prepare(*node.entry);
+      results = py::reinterpret_steal<py::object>(execute(*node.entry, arguments.ptr()));
+    } catch (python_error& error) {
+      note_line(error, node);
+      throw;
+    }
     for (uint32_t i = 0; i < node.values; i++) {
       bases[node.first_value + i] = py::reinterpret_borrow<py::object>(PyList_GET_ITEM(results.ptr(), i));
     }
@@ -178,7 +222,8 @@ std::unique_ptr<Entry> compile_fused(Trace& trace, const std::vector<int32_t>& l
   for (const auto& node : trace.nodes) {
     py::list inputs;
     for (uint32_t i = 0; i < node.inputs; i++) inputs.append(trace.inputs[node.first_input + i]);
-    nodes.append(py::make_tuple(node.entry->record, inputs, node.first_value));
+    auto code = py::reinterpret_borrow<py::object>(node.code == nullptr ? Py_None : node.code);
+    nodes.append(py::make_tuple(node.entry->record, inputs, node.first_value, code, node.line));
   }
   py::list leaves;
   for (const auto& leaf : trace.leaves) {
@@ -275,22 +320,24 @@ void run_trace(std::unique_ptr<Trace> trace, const char* reason, bool repeats) {
                  static_cast<Py_ssize_t>(live.size()), compile_seconds, where.ptr(), line, seconds));
 }
 
-// Cuts where the code repeats itself, so that steps of a loop share an executable however the loop is written: the last kWindow
-// ops are how some trace began. The cut falls behind them, and so at the same place in every round.
+// Cuts where the code repeats itself, so that steps of a loop share an executable however the loop is written: where the last
+// kWindow ops are how this trace began, and from then on wherever they are what they were at such a cut.
 void cut_at_repetition() {
   auto& trace = *g_trace;
   auto count = trace.nodes.size();
-  if (count == kWindow) {
-    auto& table = anchors();
-    if (table.size() >= kMostAnchors) table.clear();
-    table.emplace(trace.window, false);
-  }
+  if (count == kWindow) trace.beginning = g_window.hash;
   if (count < 2 * kWindow) return;
-  auto found = anchors().find(trace.window);
-  if (found == anchors().end()) return;
-  bool before = found->second;
-  found->second = true;
-  run_trace(std::move(g_trace), "the code repeats", before);
+  bool known = cuts().find(g_window.hash) != cuts().end();
+  bool begins_again = !trace.after_cut && g_window.hash == trace.beginning;
+  if (!known && !begins_again) return;
+  bool repeats = note_cut() > 0;
+  auto device = trace.device;
+  run_trace(std::move(g_trace), "the code repeats", repeats);
+  if (g_trace == nullptr) {
+    g_trace = std::make_unique<Trace>();
+    g_trace->device = device;
+    g_trace->after_cut = true;
+  }
 }
 
 uint64_t mixed(const Entry* entry) {
@@ -329,24 +376,19 @@ void record(Entry& entry, c10::ArrayRef<StorageContext*> inputs, c10::ArrayRef<S
   }
   std::tie(node.code, node.line) = user_line();
   trace.nodes.push_back(node);
-  constexpr uint64_t kBase = 0x100000001B3ull;
-  static const uint64_t kLeaving = [] {
-    uint64_t power = 1;
-    for (size_t i = 0; i < kWindow; i++) power *= kBase;
-    return power;
-  }();
-  trace.window = trace.window * kBase + mixed(&entry);
-  if (trace.nodes.size() > kWindow) trace.window -= kLeaving * mixed(trace.nodes[trace.nodes.size() - 1 - kWindow].entry);
+  g_window.push(mixed(&entry));
 }
 
 void flush(const char* reason) {
   wait_for_flush();
+  if (g_trace != nullptr && g_trace->nodes.empty()) g_trace.reset();
   if (g_trace != nullptr) run_trace(std::move(g_trace), reason, false);
 }
 
 void flush_if_full() {
   if (g_trace == nullptr) return;
   if (static_cast<int64_t>(g_trace->nodes.size()) >= g_most_nodes) {
+    note_cut();  // the next round is cut here too
     flush("the trace is long");
   } else if (g_trace->bytes >= g_most_bytes) {
     flush("the trace's results are large");

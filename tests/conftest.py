@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("TORCH_TPU_PLATFORM", "cpu")
+os.environ.setdefault("TORCH_TPU_COMPILE_EFFORT", "low")
 
 import torch  # noqa: E402
 

@@ -17,6 +17,7 @@ from .devices import (
     DeviceProperties, _is_in_bad_fork, _lazy_init, current_device, device, device_count, device_of, get_device_capability,
     get_device_name, get_device_properties, init, is_available, is_initialized, set_device, synchronize,
 )  # fmt: skip
+from .fusion import FusionReport, fusion_report, mark_step
 from .interop import from_jax, to_jax
 from .memory import (
     _hbm_usage_summary, empty_cache, max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated,
@@ -49,6 +50,8 @@ __all__ = [
     # modes and precision
     "EagerMode", "Precision", "allow_excess_precision", "cpu_fallback", "cpu_fallback_counts", "debug_nans", "eager_mode",
     "precision", "set_eager_mode",
+    # deferred execution
+    "FusionReport", "fusion_report", "mark_step",
     # autocast
     "amp", "get_amp_supported_dtype", "is_bf16_supported",
     # compiled programs
@@ -85,6 +88,11 @@ class _Namespace(ModuleType):
         from ..runtime import options
 
         options.set_allow_excess_precision(allow)
+
+    @property
+    def _initialized(self) -> bool:
+        # torch.utils.checkpoint keeps the state of the generators only where this says that there are any in use.
+        return is_initialized()
 
     @property
     def default_generators(self) -> tuple[torch.Generator, ...]:

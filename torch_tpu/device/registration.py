@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,12 @@ from ..eager.modes import mode_from_environment, set_process_mode
 from ..runtime import platform
 
 _CALLBACKS = (
-    "describe", "miss", "prepare", "fuse", "pack", "flushed", "plan_view", "make_scalar", "make_zeros", "resize", "transfer", "failed", "before", "after",
-    "synchronize", "record_event", "query_event", "wait_event", "elapsed", "memory_info", "prepare", "fuse", "pack", "flushed",
+    "describe", "miss", "prepare", "fuse", "pack", "flushed", "plan_view", "make_scalar", "make_zeros", "resize", "transfer",
+    "failed", "before", "after", "synchronize", "record_event", "query_event", "wait_event", "elapsed", "memory_info",
 )  # fmt: skip
 
 _registered = False
+_starting = threading.RLock()
 
 
 def register() -> None:
@@ -55,12 +57,13 @@ def _install_modules() -> None:
 
 
 def initialize() -> None:
-    """Start the engine, and with it JAX and PJRT; once a process."""
-    if not _C.is_initialized():
-        from ..eager import engine
+    """Start the engine, and with it JAX and PJRT; once a process. Threads that come meanwhile wait."""
+    with _starting:
+        if not _C.is_initialized():
+            from ..eager import engine
 
-        _C.setup(platform.expected_device_count(), engine.CALLBACKS | {"initialize": initialize})
-        engine.start()
+            engine.start()
+            _C.setup(platform.expected_device_count(), engine.CALLBACKS | {"initialize": initialize})
 
 
 def _late(name: str) -> Callable[..., Any]:

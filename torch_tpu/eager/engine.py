@@ -5,6 +5,8 @@ Imported with the first tensor, never at ``import torch``: it is what imports JA
 
 from __future__ import annotations
 
+import atexit
+import warnings
 from typing import Any
 
 import jax
@@ -71,9 +73,12 @@ def start() -> None:
     client.check_not_forked()
     devices = client.devices()
     _C.set_device_count(len(devices))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that a composite kernel is overridden: that is the purpose
+        for overload in direct_overloads():
+            _C.register_overload(f"{overload._schema.name}.{overload._overloadname}".removesuffix(".default"))
+    atexit.register(_C.begin_shutdown)
     _C.set_initialized()
-    for overload in direct_overloads():
-        _C.register_overload(f"{overload._schema.name}.{overload._overloadname}".removesuffix(".default"))
 
 
 def direct_overloads() -> list[OpOverload]:

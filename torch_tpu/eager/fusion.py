@@ -28,6 +28,7 @@ class Node:
     program: Program
     inputs: tuple[int, ...]
     first_value: int
+    line: str  # of the user's code
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class FusedProgram:
     def __str__(self) -> str:
         shown = [str(node.program) for node in self.nodes[:8]]
         more = f", … ({len(self.nodes)} ops in all)" if len(self.nodes) > len(shown) else ""
-        return "the fused ops " + ", ".join(shown) + more
+        lines = [node.line for node in self.nodes if node.line]
+        where = f", recorded from {lines[0]} to {lines[-1]}" if lines else ""
+        return "the fused ops " + ", ".join(shown) + more + where
 
 
 def pack(words: bytes, dtype: str, device: int) -> Array:
@@ -50,7 +53,10 @@ def pack(words: bytes, dtype: str, device: int) -> Array:
 
 def fuse(nodes: list[Any], leaves: list[Any], live: list[int], donated: list[int], device: int) -> tuple[Any, Any, Any]:
     """Compile a trace: (record, execute, handlers). Inputs: the leaves' bases, then the packed floats and ints if any."""
-    trace = tuple(Node(program, tuple(inputs), first) for program, inputs, first in nodes)
+    trace = tuple(
+        Node(program, tuple(inputs), first, f"{code.co_filename}:{line}" if code is not None else "")
+        for program, inputs, first, code, line in nodes
+    )
     leaf_ids = [value for value, _, _ in leaves]
     inputs = [ArrayType(tuple(shape), numpy_dtype(dtype)) for _, shape, dtype in leaves]
     takers, floats, ints = _number_takers(trace)
@@ -66,7 +72,12 @@ def fuse(nodes: list[Any], leaves: list[Any], live: list[int], donated: list[int
         packed_floats = rest.pop(0) if floats else None
         packed_ints = rest.pop(0) if ints else None
         for node, take in zip(trace, takers):
-            results = functions[id(node.program)](*(values[i] for i in node.inputs), *take(packed_floats, packed_ints))
+            try:
+                results = functions[id(node.program)](*(values[i] for i in node.inputs), *take(packed_floats, packed_ints))
+            except Exception as error:
+                if node.line:
+                    error.add_note(f"The op was recorded at {node.line}")
+                raise
             values.update(enumerate(results, node.first_value))
         return [values[i] for i in live]
 

@@ -1,7 +1,7 @@
 """Execution modes: one for the process, and one that a thread may set for a block of code.
 
-A thread's mode travels in PyTorch's thread-local Python objects, which the autograd engine hands to the threads that run the
-backward of a graph, so a backward runs in the mode of its ``backward()`` call.
+A thread's mode travels with PyTorch's thread-local state, which the autograd engine hands to the threads that run the backward
+of a graph, so a backward runs in the mode of its ``backward()`` call.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from .. import _C
-
-_LOCAL_KEY = "torch_tpu_eager_mode"
 
 
 class EagerMode(enum.Enum):
@@ -70,12 +66,9 @@ def current_mode() -> EagerMode:
 @contextmanager
 def set_eager_mode(mode: EagerMode) -> Iterator[None]:
     """Run the block in ``mode`` on this thread and in the backward passes that it starts."""
-    value = check_mode(mode).value
-    _C.watch_local_modes()
-    previous = torch._C._get_obj_in_tls(_LOCAL_KEY) if torch._C._is_key_in_tls(_LOCAL_KEY) else None
-    torch._C._stash_obj_in_tls(_LOCAL_KEY, value)
+    _C.push_mode(check_mode(mode).value)
     try:
         yield
     finally:
         _C.flush("the mode changes")
-        torch._C._stash_obj_in_tls(_LOCAL_KEY, previous)
+        _C.pop_mode()

@@ -22,12 +22,13 @@ aten = torch.ops.aten
 Lengths = Sequence[int] | Array
 
 
-def _padded(targets: Array, lengths: Lengths) -> Array:
-    """``targets`` as (batch, longest), out of that form or of all rows one after the other.
+def _longest(targets: Array, lengths: Lengths) -> int:
+    """The length of the longest row; lengths known only at run time leave as much as there is room for."""
+    return targets.shape[-1] if isinstance(lengths, Array) else max(lengths, default=0)
 
-    Lengths known only at run time leave the longest row unknown: then it is as long as there is room for.
-    """
-    longest = targets.shape[-1] if isinstance(lengths, Array) else max(lengths, default=0)
+
+def _padded(targets: Array, lengths: Lengths, longest: int) -> Array:
+    """``targets`` as (batch, longest), out of that form or of all rows one after the other."""
     if targets.ndim > 1:
         return targets[:, :longest]
     lengths = jnp.asarray(lengths, jnp.int32)
@@ -79,7 +80,7 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> tuple[Array, Array]:
     log_probs = opmath(log_probs)
-    symbols = _with_blanks(_padded(targets, target_lengths), blank)
+    symbols = _with_blanks(_padded(targets, target_lengths, _longest(targets, target_lengths)), blank)
     batch, width = symbols.shape
     may_skip = _may_skip(symbols, blank)
     emissions = _emissions(log_probs, symbols)
@@ -117,7 +118,7 @@ def ctc_loss_backward(
     zero_infinity: bool = False,
 ) -> Array:
     grad, log_probs, losses, log_alpha = operands(grad, log_probs, neg_log_likelihood, log_alpha)
-    symbols = _with_blanks(_padded(targets, target_lengths), blank)
+    symbols = _with_blanks(_padded(targets, target_lengths, log_alpha.shape[2] // 2), blank)
     times, (batch, width) = log_probs.shape[0], symbols.shape
     next_may_skip = jnp.pad(_may_skip(symbols, blank)[:, 2:], ((0, 0), (0, min(width, 2))))
     emissions = _emissions(log_probs, symbols)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .. import _C
+from .platform import platform
 
 _allow_excess_precision = False
 
@@ -23,4 +25,11 @@ def set_allow_excess_precision(allow: bool) -> None:
 
 def with_defaults(options: dict[str, Any] | None) -> dict[str, Any]:
     """``options`` of one program over those of the process."""
-    return {"xla_allow_excess_precision": _allow_excess_precision} | (options or {})
+    chosen: dict[str, Any] = {"xla_allow_excess_precision": _allow_excess_precision}
+    if platform() == "cpu":
+        # XLA:CPU's YNN reductions drop NaNs in max and min (jaxlib 0.10.2): let YNN have matrix products only.
+        chosen["xla_cpu_experimental_ynn_fusion_type"] = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
+        if os.environ.get("TORCH_TPU_COMPILE_EFFORT", "normal") == "low":
+            # Half the compile time for slower code: for tests, which run each of many tiny programs a few times.
+            chosen["xla_backend_optimization_level"] = 0
+    return chosen | (options or {})
