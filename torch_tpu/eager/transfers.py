@@ -62,6 +62,7 @@ def download(tensor: torch.Tensor) -> np.ndarray:
 
 
 _SMALL_BYTES = 1 << 16
+_MOST_DIMENSIONS = 64  # of a NumPy array
 
 
 def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
@@ -69,15 +70,14 @@ def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
     if tensor.numel() == 0 or tensor.is_conj() or tensor.is_neg():
         return None
     base = _C.base(tensor)
-    if base is None or base.dtype != numpy_dtype(tensor.dtype) or base.nbytes > max(2 * tensor.nbytes, _SMALL_BYTES):
+    if base is None or base.ndim > _MOST_DIMENSIONS:
+        return None
+    if base.dtype != numpy_dtype(tensor.dtype) or base.nbytes > max(2 * tensor.nbytes, _SMALL_BYTES):
         return None
     elements = arrays.download(base).reshape(-1)[tensor.storage_offset() :]
     strides = [stride * elements.itemsize for stride in tensor.stride()]
     plain = elements if elements.dtype.isbuiltin == 1 else elements.view(f"u{elements.itemsize}")
     return np.lib.stride_tricks.as_strided(plain, tuple(tensor.shape), strides, writeable=False).view(elements.dtype)
-
-
-_MOST_DIMENSIONS = 64  # of a NumPy array
 
 
 def transfer(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool = False) -> None:
