@@ -45,12 +45,17 @@ def _positions(mask: Array, shape: tuple[int, ...]) -> tuple[Array, Array]:
     return compaction.true_positions(jnp.broadcast_to(mask, shape))
 
 
+def _by_value(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in a dtype whose buffers hold values, not bits: −0 is no less zero than 0."""
+    return x.to(torch.complex64) if x.dtype is torch.complex32 else x
+
+
 @python_kernel(aten.nonzero.default)
 def nonzero(x: torch.Tensor) -> torch.Tensor:
     if x.numel() == 0:
         return torch.empty((0, x.dim()), dtype=torch.int64, device=x.device)
     shape = tuple(x.shape)
-    positions, number = launch(_positions, [x], shape)
+    positions, number = launch(_positions, [_by_value(x)], shape)
     count = read(number)
     if count == 0 or not shape:
         return torch.empty((count, len(shape)), dtype=torch.int64, device=x.device)
@@ -293,7 +298,7 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
         )
     if a.shape != b.shape:
         return False
-    return a.numel() == 0 or bool(read(launch(_all_equal, [a, b])[0]))
+    return a.numel() == 0 or bool(read(launch(_all_equal, [_by_value(a), _by_value(b)])[0]))
 
 
 @python_kernel(aten._assert_async.default)

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 
 from .. import _C
 from ..lowerings import TABLE, functional_of
-from ..lowerings.dtypes import numpy_dtype
+from ..lowerings.dtypes import numpy_dtype, storage_dtype
 from ..runtime import arrays, client, events, memory
 from . import data_dependent, debug, fusion, fusion_report, programs, transfers  # noqa: F401  (data_dependent registers kernels)
 from .views import plan_view
@@ -34,7 +34,7 @@ def make_scalar(dtype: torch.dtype, value: Any, device: int) -> jax.Array:
 
 
 def make_zeros(shape: list[int], dtype: torch.dtype, device: int) -> jax.Array:
-    return arrays.upload(np.zeros(shape, numpy_dtype(dtype)), device)
+    return arrays.upload(np.zeros(shape, storage_dtype(dtype)), device)
 
 
 def resize(base: jax.Array, count: int) -> jax.Array:

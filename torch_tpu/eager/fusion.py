@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jax import Array
 
-from ..lowerings.dtypes import numpy_dtype
+from ..lowerings.dtypes import storage_dtype
 from ..runtime import arrays
 from ..runtime.executables import ArrayType, compile_program, weakly_typed
 from .programs import INT64, Program, program_function
@@ -58,7 +58,7 @@ def fuse(nodes: list[Any], leaves: list[Any], live: list[int], donated: list[int
         for program, inputs, first, code, line in nodes
     )
     leaf_ids = [value for value, _, _ in leaves]
-    inputs = [ArrayType(tuple(shape), numpy_dtype(dtype)) for _, shape, dtype in leaves]
+    inputs = [ArrayType(tuple(shape), storage_dtype(dtype)) for _, shape, dtype in leaves]
     takers, floats, ints = _number_takers(trace)
     if floats:
         inputs.append(ArrayType((floats,), np.dtype(np.float64)))

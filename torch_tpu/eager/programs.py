@@ -25,14 +25,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .. import _C
 from ..lowerings import TABLE, functional_of
 from ..lowerings.decompositions import trace_decomposition
-from ..lowerings.dtypes import numpy_dtype, torch_dtype
+from ..lowerings.dtypes import numpy_dtype, storage_dtype, torch_dtype
 from ..lowerings.graph import call_lowering, flatten_arrays, interpret
 from ..lowerings.promotion import cast
 from ..lowerings.randomness import random_key
 from ..lowerings.table import Lowering
 from ..runtime.executables import ArrayType, compile_program
 from . import argument_errors, fallback
-from .views import ViewPlan, read_view, write_view
+from .views import ViewPlan, loaded, read_view, stored, write_view
 
 
 class SlotType(NamedTuple):
@@ -473,7 +473,7 @@ def _add_output(program: Program, meta: torch.Tensor) -> int:
 
 
 def input_types(program: Program) -> list[ArrayType]:
-    bases = [ArrayType(slot.shape, numpy_dtype(slot.dtype)) for slot in program.slots if slot is not None]
+    bases = [ArrayType(slot.shape, storage_dtype(slot.dtype)) for slot in program.slots if slot is not None]
     return bases + program.scalars + ([INT64, INT64] if program.random else [])
 
 
@@ -491,7 +491,8 @@ def _body(program: Program) -> Callable[[Sequence[Array]], tuple[list[Array], di
         elif use.slot in bases:
             value = bases[use.slot].reshape(tensor.sizes)
         else:  # never written
-            value = jnp.zeros(tensor.sizes, numpy_dtype(tensor.dtype))
+            value = jnp.zeros(tensor.sizes, storage_dtype(tensor.dtype))
+        value = loaded(value, tensor.dtype)
         value = jnp.conj(value) if tensor.conjugate else value
         return -value if tensor.negative else value
 
@@ -502,6 +503,7 @@ def _body(program: Program) -> Callable[[Sequence[Array]], tuple[list[Array], di
         value = jnp.broadcast_to(cast(value, numpy_dtype(tensor.dtype)), tensor.sizes)
         value = -value if tensor.negative else value
         value = jnp.conj(value) if tensor.conjugate else value
+        value = stored(value, tensor.dtype)
         if use.plan is not None:
             bases[use.slot] = write_view(use.plan, bases[use.slot], scalars[tensor.first_scalar :], value)
         else:
@@ -552,7 +554,7 @@ def program_function(program: Program) -> Callable[..., list[Array]]:
             if tuple(jnp.shape(value)) != output.sizes:
                 raise AssertionError(f"{program}: the lowering gave shape {jnp.shape(value)}, the meta function {output.sizes}")
             if not output.empty:
-                fresh.append(lax.transpose(cast(value, numpy_dtype(output.dtype)), output.order))
+                fresh.append(lax.transpose(stored(value, output.dtype), output.order))
         return fresh + [bases[slot] for slot in program.written_slots]
 
     return function

@@ -8,18 +8,18 @@ import torch
 from jax import Array
 
 from .. import _C
-from ..lowerings.dtypes import numpy_dtype
+from ..lowerings.dtypes import storage_dtype
 from ..runtime import arrays
 
 # torch gives no NumPy view of these dtypes: look at them as integers of their width.
-_AS_INTEGERS = {1: torch.uint8, 2: torch.int16}
+_AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def host_view(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a contiguous CPU tensor as a NumPy array, not a copy."""
-    dtype = numpy_dtype(tensor.dtype)
+    dtype = storage_dtype(tensor.dtype)
     tensor = tensor.detach()
-    if dtype.isbuiltin != 1:  # one of ml_dtypes
+    if dtype.isbuiltin != 1 or tensor.dtype is torch.complex32:
         return tensor.view(_AS_INTEGERS[tensor.element_size()]).numpy().view(dtype)
     return tensor.numpy()
 
@@ -43,7 +43,7 @@ def adopt(array: Array, dtype: torch.dtype, device: int) -> torch.Tensor:
 def array_of(tensor: torch.Tensor) -> Array:
     """The tensor's values as a ``jax.Array`` of its shape; the storage's own buffer where the tensor is all of it."""
     if tensor.numel() == 0:
-        return arrays.upload(np.zeros(tuple(tensor.shape), numpy_dtype(tensor.dtype)), tensor.device.index)
+        return arrays.upload(np.zeros(tuple(tensor.shape), storage_dtype(tensor.dtype)), tensor.device.index)
     plain = not (tensor.is_conj() or tensor.is_neg())
     if plain and _C.is_whole(tensor):
         base = _C.base(tensor)
@@ -72,7 +72,7 @@ def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
     base = _C.base(tensor)
     if base is None or base.ndim > _MOST_DIMENSIONS:
         return None
-    if base.dtype != numpy_dtype(tensor.dtype) or base.nbytes > max(2 * tensor.nbytes, _SMALL_BYTES):
+    if base.dtype != storage_dtype(tensor.dtype) or base.nbytes > max(2 * tensor.nbytes, _SMALL_BYTES):
         return None
     elements = arrays.download(base).reshape(-1)[tensor.storage_offset() :]
     strides = [stride * elements.itemsize for stride in tensor.stride()]
@@ -123,6 +123,8 @@ def item(tensor: torch.Tensor) -> bool | int | float | complex:
     """The one value of a tensor as a Python number."""
     if tensor.numel() != 1:
         raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+    if tensor.dtype is torch.complex32:
+        tensor = tensor.to(torch.complex64)
     value = download(tensor.reshape(()) if tensor.dim() else tensor).reshape(())
     if tensor.dtype.is_complex:
         return complex(value)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
-from ..lowerings.dtypes import numpy_dtype
+from ..lowerings.dtypes import numpy_dtype, storage_dtype
 from ..lowerings.promotion import cast
 
 Shape = tuple[int, ...]
@@ -204,9 +204,25 @@ def _gather_indices(plan: ViewPlan, starts: Sequence[Array]) -> Array:
     return index
 
 
+def loaded(elements: Array, dtype: torch.dtype) -> Array:
+    """The values that elements of ``dtype`` in a buffer mean."""
+    if dtype is not torch.complex32:
+        return elements
+    parts = lax.bitcast_convert_type(elements, np.float16).astype(np.float32)
+    return lax.complex(parts[..., 0], parts[..., 1])
+
+
+def stored(values: Array, dtype: torch.dtype) -> Array:
+    """``values`` as a buffer of ``dtype`` holds them."""
+    if dtype is not torch.complex32:
+        return cast(values, numpy_dtype(dtype))
+    values = cast(values, np.complex64)
+    return lax.bitcast_convert_type(jnp.stack([values.real, values.imag], axis=-1).astype(np.float16), np.uint32)
+
+
 def as_elements(base: Array, dtype: torch.dtype) -> Array:
     """The bits of ``base`` as elements of ``dtype``, in row-major order; the last axis absorbs a change of width."""
-    wanted = numpy_dtype(dtype)
+    wanted = storage_dtype(dtype)
     if base.dtype == wanted:
         return base
     if base.dtype.kind == "c":

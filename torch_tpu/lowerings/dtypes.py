@@ -29,21 +29,28 @@ NUMPY_OF_TORCH: dict[torch.dtype, np.dtype] = {
     torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
     # Two 4-bit floats in a byte: stored as the byte, as PyTorch's own element size says.
     torch.float4_e2m1fn_x2: np.dtype(np.uint8),
+    # XLA has no complex number of two half floats: computed in single precision, and stored as bits (``storage_dtype``).
+    torch.complex32: np.dtype(np.complex64),
 }
 
 TORCH_OF_NUMPY: dict[np.dtype, torch.dtype] = {
     numpy_dtype: torch_dtype
     for torch_dtype, numpy_dtype in NUMPY_OF_TORCH.items()
-    if torch_dtype is not torch.float4_e2m1fn_x2
+    if torch_dtype not in (torch.float4_e2m1fn_x2, torch.complex32)
 }
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The NumPy dtype that stores ``dtype``; TypeError for one that XLA cannot hold (quantized, complex32)."""
+    """The NumPy dtype that ``dtype`` is computed in; TypeError for one that XLA has no counterpart of (quantized)."""
     try:
         return NUMPY_OF_TORCH[dtype]
     except KeyError:
         raise TypeError(f"tpu: dtype {dtype} has no XLA counterpart; convert the tensor to another dtype first") from None
+
+
+def storage_dtype(dtype: torch.dtype) -> np.dtype:
+    """The NumPy dtype of the buffers that hold ``dtype``: the one it is computed in, but for complex32."""
+    return np.dtype(np.uint32) if dtype is torch.complex32 else numpy_dtype(dtype)
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype:
