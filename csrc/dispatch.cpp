@@ -584,6 +584,7 @@ void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
   const size_t first = stack->size() - count;
   check_not_forked();
   Gil gil;
+  KeepEntries keep;
   Operator* op = find_operator(handle);
   if ((op->flags & kPythonKernel) != 0 || ((op->flags & kCopy) != 0 && is_transfer(*stack, first))) {
     auto args = py::reinterpret_steal<py::tuple>(python_arguments(*stack, first, count));
@@ -752,10 +753,32 @@ void register_overload(const std::string& name) {
   libraries().push_back(std::move(library));
 }
 
+namespace {
+int g_holders = 0;
+std::vector<std::unique_ptr<Entry>>& retired() {
+  static auto* entries = new std::vector<std::unique_ptr<Entry>>;
+  return *entries;
+}
+}  // namespace
+
+KeepEntries::KeepEntries() { g_holders++; }
+KeepEntries::~KeepEntries() {
+  if (--g_holders == 0 && !retired().empty() && !is_deferring()) {
+    auto freed = std::move(retired());
+    retired().clear();
+  }
+}
+
+void retire(std::unique_ptr<Entry> entry) { retired().push_back(std::move(entry)); }
+
 void clear_entries() {
+  KeepEntries keep;
   flush("the caches are cleared");
   forget_fused();
-  for (auto& [schema, op] : operators()) op->entries.clear();
+  for (auto& [schema, op] : operators()) {
+    for (auto& [key, entry] : op->entries) retire(std::move(entry));
+    op->entries.clear();
+  }
 }
 
 DispatchCounters dispatch_counters() { return g_counters; }

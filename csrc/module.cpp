@@ -243,6 +243,10 @@ PyObject* py_flush(PyObject*, PyObject* reason) {
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
+PyObject* py_end_step(PyObject*, PyObject*) {
+  end_step();
+  Py_RETURN_NONE;
+}
 PyObject* py_set_trace_limits(PyObject*, PyObject* args) {
   long long nodes, bytes;
   if (!PyArg_ParseTuple(args, "LL", &nodes, &bytes)) return nullptr;
@@ -280,6 +284,7 @@ PyMethodDef kMethods[] = {
     {"pop_mode", py_pop_mode, METH_NOARGS, nullptr},
     {"clear_entries", py_clear_entries, METH_NOARGS, nullptr},
     {"flush", py_flush, METH_O, "flush(reason): run what is deferred"},
+    {"end_step", py_end_step, METH_NOARGS, "a training step is complete: the next op starts a new trace"},
     {"set_trace_limits", py_set_trace_limits, METH_VARARGS, "set_trace_limits(nodes, bytes): flush a trace that reaches either"},
     {"dispatch_counters", py_dispatch_counters, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

@@ -7,6 +7,7 @@
 #include <complex>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "storage.h"
@@ -77,6 +78,14 @@ inline double double_of(uint64_t bits) {
 PyObject* dtype_object(c10::ScalarType dtype);
 // The number as a 0-d array on the device, remembered by value.
 py::object scalar_array(const ScalarValue& scalar, c10::DeviceIndex device);
+
+// While one lives, entries that are cleared are kept: a dispatch or a flush may hold them. Needs the GIL.
+struct KeepEntries {
+  KeepEntries();
+  ~KeepEntries();
+};
+// Takes an entry that nothing will find any more.
+void retire(std::unique_ptr<Entry> entry);
 // Loads or compiles the executable of an entry that has not run by itself yet. Needs the GIL.
 void prepare(Entry& entry);
 // Runs an entry on the given inputs and returns the list of new arrays. Throws what the user should see.

@@ -50,7 +50,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Repetition is recognised by this many ops in a row: long enough that two equal stretches are the same code.
-constexpr size_t kWindow = 24;
+constexpr size_t kWindow = 16;
 constexpr size_t kMostCuts = 4096;
 
 struct Fused {
@@ -90,6 +90,10 @@ ska::flat_hash_map<uint64_t, int>& cuts() {
   static auto* table = new ska::flat_hash_map<uint64_t, int>;
   return *table;
 }
+// Set when an optimizer has stepped: the next op begins another step.
+bool g_step_ended = false;
+int g_steps = 0;
+
 int note_cut() {
   auto& table = cuts();
   if (table.size() >= kMostCuts) table.clear();
@@ -279,7 +283,9 @@ struct Flushing {
 
 void run_trace(std::unique_ptr<Trace> trace, const char* reason, bool repeats) {
   auto started = Clock::now();
+  KeepEntries keep;
   Flushing flushing(*trace);
+  g_step_ended = false;
   std::vector<int32_t> live, donated;
   for (size_t id = 0; id < trace->values.size(); id++) {
     if (trace->values[id].owner != nullptr) live.push_back(static_cast<int32_t>(id));
@@ -351,6 +357,10 @@ void record(Entry& entry, c10::ArrayRef<StorageContext*> inputs, c10::ArrayRef<S
             c10::ArrayRef<ScalarValue> scalars, c10::DeviceIndex device) {
   wait_for_flush();
   if (g_trace != nullptr && g_trace->device != device) flush("another device is used");
+  if (g_step_ended && g_trace != nullptr && !g_trace->nodes.empty()) {
+    g_step_ended = false;
+    run_trace(std::move(g_trace), "an optimizer has stepped", g_steps++ > 0);
+  }
   if (g_trace == nullptr) {
     g_trace = std::make_unique<Trace>();
     g_trace->device = device;
@@ -397,6 +407,8 @@ void flush_if_full() {
   }
 }
 
+void end_step() { g_step_ended = true; }
+
 void forget_pending(StorageContext* context) {
   context->trace->values[context->pending].owner = nullptr;
   context->pending = -1;
@@ -408,6 +420,13 @@ void set_trace_limits(int64_t nodes, int64_t bytes) {
   g_most_bytes = bytes;
 }
 
-void forget_fused() { fused_programs().clear(); }
+void forget_fused() {
+  for (auto& [key, fused] : fused_programs()) {
+    if (fused.entry != nullptr) retire(std::move(fused.entry));
+  }
+  fused_programs().clear();
+}
+
+bool is_deferring() { return g_trace != nullptr; }
 
 }  // namespace torch_tpu

@@ -18,9 +18,13 @@ void record(Entry& entry, c10::ArrayRef<StorageContext*> inputs, c10::ArrayRef<S
 // Runs everything that has been recorded; `reason` is for people.
 void flush(const char* reason);
 void flush_if_full();
+// A step of a training loop is complete: the next op starts a new trace, once what the step no longer needs has been dropped.
+void end_step();
 // The storage dies or gets another base: the trace need not produce its value.
 void forget_pending(StorageContext* context);
 void set_trace_limits(int64_t nodes, int64_t bytes);
 void forget_fused();
+// Whether ops are recorded that have not run.
+bool is_deferring();
 
 }  // namespace torch_tpu

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch._ops import OpOverload
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _C
 from ..lowerings import TABLE, functional_of
@@ -77,8 +78,13 @@ def start() -> None:
         warnings.simplefilter("ignore")  # PyTorch says that a composite kernel is overridden: that is the purpose
         for overload in direct_overloads():
             _C.register_overload(f"{overload._schema.name}.{overload._overloadname}".removesuffix(".default"))
+    register_optimizer_step_post_hook(_after_optimizer_step)
     atexit.register(_C.begin_shutdown)
     _C.set_initialized()
+
+
+def _after_optimizer_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    _C.end_step()
 
 
 def direct_overloads() -> list[OpOverload]:
