@@ -122,9 +122,9 @@ def test_unscaling_agrees_with_the_cpu_kernel(bad: float | None, dtype: torch.dt
     grads = [torch.randn(shape).to(dtype) for shape in SHAPES]
     if bad is not None:
         grads[-1][2] = bad
-    check = LoweringCheck()
+    check, found_inf, inverse_scale = LoweringCheck(), torch.zeros(1), torch.tensor(0.25)
     with check:
-        torch._amp_foreach_non_finite_check_and_unscale_(grads, torch.zeros(1), torch.tensor(0.25))
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inverse_scale)
     assert check.failures == []
     assert sum(check.checked.values()) == 1
 
