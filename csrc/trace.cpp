@@ -51,6 +51,7 @@ using Clock = std::chrono::steady_clock;
 
 // Repetition is recognised by this many ops in a row: long enough that two equal stretches are the same code.
 constexpr size_t kWindow = 16;
+constexpr size_t kShortestTrace = 24;
 constexpr size_t kMostCuts = 4096;
 
 struct Fused {
@@ -332,9 +333,9 @@ void cut_at_repetition() {
   auto& trace = *g_trace;
   auto count = trace.nodes.size();
   if (count == kWindow) trace.beginning = g_window.hash;
-  if (count < 2 * kWindow) return;
+  if (count < kShortestTrace) return;
   bool known = cuts().find(g_window.hash) != cuts().end();
-  bool begins_again = !trace.after_cut && g_window.hash == trace.beginning;
+  bool begins_again = !trace.after_cut && count >= 2 * kWindow && g_window.hash == trace.beginning;
   if (!known && !begins_again) return;
   bool repeats = note_cut() > 0;
   auto device = trace.device;
