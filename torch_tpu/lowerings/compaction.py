@@ -90,7 +90,7 @@ def sorted_order(rows: Array) -> Array:
     """The stable order that sorts the rows of a matrix, its first column weighing most."""
     order = lax.iota(index_dtype(rows.shape[0]), rows.shape[0])
 
-    def by_column(k: Array, order: Array) -> Array:
+    def by_column(k: Array | np.int32, order: Array) -> Array:
         column = lax.dynamic_index_in_dim(rows, rows.shape[1] - 1 - k, axis=1, keepdims=False)
         return order[jnp.argsort(column[order], stable=True)]
 

@@ -81,7 +81,7 @@ def bin_edges(
     density: bool = False,
 ) -> list[Array]:
     points = opmath(x).reshape(-1, x.shape[-1])
-    limits = [None] * len(bins) if range is None else [range[2 * d : 2 * d + 2] for d in np.arange(len(bins))]
+    limits = [None if range is None else range[2 * d : 2 * d + 2] for d, _ in enumerate(bins)]
     return [edges_between(points[:, d], count, limit) for d, (count, limit) in enumerate(zip(bins, limits))]
 
 

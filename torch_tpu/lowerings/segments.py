@@ -70,9 +70,8 @@ def segment_reduce(
     values = opmath(segments.rows(data))
     start = segments.filled(_START[reduce] if initial is None else initial, values.dtype)
     update = start.at[segments.index]
-    reduced = {"sum": update.add, "mean": update.add, "max": update.max, "min": update.min, "prod": update.multiply}[reduce](
-        values, mode="drop"
-    )
+    combine = {"sum": "add", "mean": "add", "max": "max", "min": "min", "prod": "multiply"}[reduce]
+    reduced: Array = getattr(update, combine)(values, mode="drop")
     if reduce == "mean":
         counts = segments.per_segment(segments.lengths)
         empty = jnp.nan if initial is None else reduced
