@@ -156,6 +156,8 @@ def _check_optimizer(info: OptimizerInfo, optimizer_input: OptimizerInput, kind:
             kwargs["foreach"] = False
         if kind == "capturable":
             kwargs["capturable"] = device != "cpu"  # on the CPU the plain form says what it should give
+        if kind == "differentiable":
+            parameters = [p.clone() for p in parameters]  # what PyTorch differentiates through
         optimizer = info.optim_cls(parameters, **kwargs)
 
         def closure() -> torch.Tensor:

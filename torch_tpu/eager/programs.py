@@ -414,10 +414,13 @@ def _functional_arguments(program: Program, convert: Callable[[Any], Any]) -> tu
             kwargs[argument.name] = value
         else:
             args.append(value)
-    if functional_of(program.overload) is not program.overload:
-        functional = functional_of(program.overload)
-        known = {a.name for a in functional._schema.arguments}  # type: ignore[union-attr]
+    functional = functional_of(program.overload)
+    if functional is not None and functional is not program.overload:
+        known = {a.name for a in functional._schema.arguments}
         kwargs = {name: value for name, value in kwargs.items() if name in known}
+        outs = [value for a, value in zip(program.overload._schema.arguments, program.args) if a.is_out]
+        if "dtype" in known and "dtype" not in kwargs and len(outs) == 1 and isinstance(outs[0], TensorInput):
+            kwargs["dtype"] = outs[0].dtype  # what arange.out counts in, say
     return args, kwargs
 
 
