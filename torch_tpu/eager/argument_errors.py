@@ -69,6 +69,12 @@ def check_no_overlap(x: torch.Tensor) -> None:
         )
 
 
+def check_copy(source: torch.Tensor, destination: torch.Tensor) -> None:
+    """RuntimeError, as on CPU, if ``source`` does not broadcast to the shape of ``destination``."""
+    if source.shape != destination.shape:
+        torch.empty(destination.shape, device="meta").copy_(torch.empty(source.shape, device="meta"))
+
+
 # ---- what the meta functions let pass: signs of it, upon which the CPU kernel is asked
 
 
@@ -119,6 +125,19 @@ def _bins(named: Named) -> bool:
     return len(named["bins"]) != named["self"].shape[-1]
 
 
+def _mixed_dtypes(named: Named) -> bool:
+    return len({x.dtype for x in named.values() if isinstance(x, torch.Tensor)}) > 1
+
+
+def _targets(named: Named) -> bool:
+    return named["target"].dtype not in (torch.int64, torch.uint8)
+
+
+def _sorted_dimension(named: Named) -> bool:
+    count = max(named["self"].dim(), 1)
+    return not -count <= named.get("dim", 0) < count
+
+
 _MOST_CATEGORIES = 1 << 24
 
 
@@ -126,12 +145,21 @@ _SIGNS = {
     "aten::_histogramdd_bin_edges": _bins,
     "aten::_histogramdd_from_bin_cts": _bins,
     "aten::_histogramdd_from_bin_tensors": _bins,
+    "aten::addmm": _mixed_dtypes,
+    "aten::addmv": _mixed_dtypes,
     "aten::aminmax": _aminmax_out,
     "aten::as_strided_scatter": _outside,
     "aten::complex": _complex_out,
     "aten::convolution": lambda named: min((*named["padding"], *(s - 1 for s in named["stride"])), default=0) < 0,
     "aten::index_add": _index_add,
+    "aten::index_select": lambda named: named["index"].dim() > 1,
     "aten::masked_scatter": lambda named: named["mask"].dtype is not torch.bool,
+    "aten::mm": _mixed_dtypes,
     "aten::multinomial": _multinomial,
+    "aten::mv": _mixed_dtypes,
+    "aten::nll_loss2d_forward": _targets,
+    "aten::nll_loss_forward": _targets,
+    "aten::random": lambda named: named.get("to") is not None and named.get("from", 0) >= named["to"],
+    "aten::sort": _sorted_dimension,
     "aten::uniform": lambda named: named["from"] > named["to"],
 }

@@ -350,6 +350,7 @@ def _run_meta(program: Program) -> tuple[Any, tuple[Any, ...]]:
     arguments = program.overload._schema.arguments
     values = _meta_arguments(program)
     if program.overload is torch.ops.aten._copy_from.default:
+        argument_errors.check_copy(*values[:2])
         return None, tuple(values)
     positional, keyword = [], {}
     for argument, value in zip(arguments, values):

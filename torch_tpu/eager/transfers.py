@@ -10,6 +10,7 @@ from jax import Array
 from .. import _C
 from ..lowerings.dtypes import storage_dtype
 from ..runtime import arrays
+from .argument_errors import check_copy
 
 # torch gives no NumPy view of these dtypes: look at them as integers of their width.
 _AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -82,6 +83,7 @@ def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
 
 def transfer(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool = False) -> None:
     """``destination.copy_(source)`` for tensors on different devices; shapes broadcast, dtypes cast."""
+    check_copy(source, destination)
     if source.numel() == 0 and destination.numel() == 0:
         return
     if max(source.dim(), destination.dim()) > _MOST_DIMENSIONS and source.shape == destination.shape:
