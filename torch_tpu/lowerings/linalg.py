@@ -8,7 +8,7 @@ import torch
 from jax import Array, lax
 
 from .factorizations import EXACT, conjugate_transpose, eigh, lu_factors, lu_info, qr, row_order, svd
-from .promotion import promote
+from .promotion import opmath, promote
 from .table import lowers
 
 aten = torch.ops.aten
@@ -210,6 +210,7 @@ def matrix_exp(a: Array) -> Array:
     """Scaling and squaring: exp(A) = exp(A / 2^s)^(2^s), with s chosen for each matrix."""
     if a.size == 0:
         return a
+    a = opmath(a)
     coefficients, largest = _SINGLE if a.real.dtype.itemsize <= 4 else _DOUBLE
     norm = jnp.max(jnp.sum(jnp.abs(a), axis=-2), axis=-1)
     squarings = jnp.ceil(jnp.log2(jnp.maximum(norm / largest, 1)))
