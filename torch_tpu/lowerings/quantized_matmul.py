@@ -117,7 +117,15 @@ def scaled_mm(
     # As on CPU, only a result that was asked for in float8 is scaled.
     if scale_result is not None and out_dtype is not None and out_dtype.itemsize == 1:
         product = product / scale_result
-    return product
+    return saturated(product, out_dtype or a.dtype)
+
+
+def saturated(x: Array, dtype: np.dtype) -> Array:
+    """``x`` within the range of a float8 that has no infinity, where a cast would make NaN of what lies beyond."""
+    if dtype.itemsize > 1 or not jnp.issubdtype(dtype, jnp.floating) or np.isinf(np.float32(np.inf).astype(dtype)):
+        return x
+    most = float(jnp.finfo(dtype).max)
+    return jnp.clip(x, -most, most)
 
 
 @lowers(aten._scaled_mm_v2.default)
@@ -144,7 +152,8 @@ def scaled_mm_v2(
         return scale[:blocks].T if recipe == PER_128X128 else scale.reshape(shapes[recipe])
 
     product = scaled_product(a, b, left(scales_a[0], recipe_a[0]), left(scales_b[0], recipe_b[0]).T)
-    return product if bias is None else product + opmath(bias)
+    product = product if bias is None else product + opmath(bias)
+    return saturated(product, out_dtype or a.dtype)
 
 
 @lowers(aten._scaled_grouped_mm.default)
