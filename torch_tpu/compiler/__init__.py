@@ -1,0 +1,32 @@
+"""``torch.compile(backend="tpu")`` and ``torch.tpu.compiler``: whole graphs as one executable, out of the table of lowerings.
+
+backend.py joins Dynamo and AOTAutograd, graphs.py turns a graph of ATen ops into a function on arrays, compiled.py makes its
+executables and launch.py runs them on tensors. Nothing here is imported before it is asked for: PyTorch finds the backend by its entry point.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .options import Options, options
+
+__all__ = ["Options", "options"]
+
+_HOMES = {
+    "Options": "options",
+    "options": "options",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # over the submodule of the same name, which importing it has put here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

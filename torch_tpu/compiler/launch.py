@@ -1,0 +1,133 @@
+"""Running an executable on tensors.
+
+A tensor that fills its storage enters as its base buffer, any other as a contiguous copy. An input that the graph writes gets
+the new buffer as its base, made in the old one's memory (donation) where nobody else holds that.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jax import Array
+
+from .. import _C
+from ..eager.modes import EagerMode
+from ..eager.transfers import adopt, array_of, host_view, upload
+from ..lowerings.dtypes import storage_dtype
+from ..runtime import arrays
+from ..runtime.failures import explain
+from .layouts import Layout
+from .plans import Input, Plan
+
+if TYPE_CHECKING:
+    from .compiled import CompiledGraph
+
+# References to an array that only its storage, the list of arguments here and the question itself hold.
+_UNSHARED = 3
+
+
+def run(graph: CompiledGraph, plan: Plan, arguments: list[Any]) -> list[Any]:
+    """The results of a graph for ``arguments``, which fit ``plan``; empties the list."""
+    given = [_base(arguments[each.argument], each, plan.device) for each in plan.inputs]
+    donate = graph.options.donate and all(sys.getrefcount(given[position]) <= _UNSHARED for position in plan.written)
+    executable = plan.executables.get(donate) or graph.executable(plan, donate)
+    given.extend(graph.constants.values())
+    if plan.draws:
+        state = [_C.next_random(None, plan.device) for _ in range(plan.draws)][0]
+        if plan.seeded:
+            given.append(arrays.upload(np.array(state, np.int64), plan.device))
+    try:
+        results = executable.execute(given).consume_with_handlers(executable.handlers)
+    except Exception as error:
+        raise explain(error, f"the compiled {plan.name}", plan.device) from error
+    del given
+    if _C.effective_mode() == EagerMode.DEBUG.value:
+        for result in results:
+            arrays.wait(result)
+    for position, base in zip(plan.written, results[plan.fresh :]):
+        each = plan.inputs[position]
+        _write(arguments[each.argument], each, base, plan.device)
+    outputs = _outputs(plan, arguments, results)
+    arguments.clear()
+    return outputs
+
+
+def _base(tensor: torch.Tensor, each: Input, device: int) -> Array:
+    """The array that an argument enters as."""
+    if each.host:
+        return upload(tensor, device)
+    layout = each.layout
+    base = _C.base(tensor)
+    if base is not None and base.shape == layout.base_shape and _fills_storage(tensor, base, each):
+        return base
+    array = array_of(tensor.detach())
+    if _C.is_whole(tensor) and not (each.lazy and (tensor.is_conj() or tensor.is_neg())):
+        # Its base has another shape: from now on this one, so that the next call finds it.
+        _C.set_base(tensor, array, layout.dtype, tuple(array.shape))
+    if not layout.plain:
+        return _C.base(adopt(array, layout.dtype, device).permute(layout.order).contiguous())
+    return array
+
+
+def _fills_storage(tensor: torch.Tensor, base: Array, each: Input) -> bool:
+    """Whether a tensor is all of its base (of the shape that its layout asks for), element by element."""
+    if each.lazy and (tensor.is_conj() or tensor.is_neg()):
+        return False
+    if each.layout.plain:
+        return _C.is_whole(tensor)
+    layout = each.layout
+    return (
+        tensor.storage_offset() == 0
+        and base.dtype == storage_dtype(layout.dtype)
+        and all(stride == own for stride, own, n in zip(tensor.stride(), layout.strides, layout.sizes) if n > 1)
+    )
+
+
+def _write(tensor: torch.Tensor, each: Input, base: Array, device: int) -> None:
+    """Give an argument its new value."""
+    layout = each.layout
+    if each.host:
+        tensor.detach().copy_(_on_host(base, layout))
+    elif layout.empty:
+        return
+    elif (_C.is_whole(tensor) if layout.plain else _C.base(tensor) is not None and _fills_storage(tensor, _C.base(tensor), each)):
+        _C.set_base(tensor, base, layout.dtype, layout.base_shape)
+    else:
+        tensor.detach().copy_(_tensor(base, layout, device))
+
+
+def _outputs(plan: Plan, arguments: list[Any], results: list[Array]) -> list[Any]:
+    made: dict[int, torch.Tensor] = {}
+    outputs: list[Any] = []
+    for each in plan.outputs:
+        layout = each.layout
+        if layout is None:
+            outputs.append(arguments[each.argument] if each.argument >= 0 else each.constant)
+            continue
+        tensor = made.get(each.slot) if each.slot >= 0 else None
+        if tensor is None:
+            if each.host:
+                tensor = _on_host(results[each.slot] if each.slot >= 0 else None, layout)
+            else:
+                tensor = _tensor(results[each.slot] if each.slot >= 0 else None, layout, plan.device)
+            if each.slot >= 0:
+                made[each.slot] = tensor
+        outputs.append(tensor)
+    return outputs
+
+
+def _tensor(base: Array | None, layout: Layout, device: int) -> torch.Tensor:
+    tensor = _C.new_tensor(layout.sizes, layout.strides, layout.dtype, device)
+    if base is not None:
+        _C.set_base(tensor, base, layout.dtype, layout.base_shape)
+    return tensor
+
+
+def _on_host(base: Array | None, layout: Layout) -> torch.Tensor:
+    tensor = torch.empty(layout.base_shape, dtype=layout.dtype)
+    if base is not None:
+        np.copyto(host_view(tensor), arrays.download(base), casting="no")
+    return tensor.as_strided(layout.sizes, layout.strides)
