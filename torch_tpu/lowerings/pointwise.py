@@ -110,7 +110,7 @@ def angle(x: Array) -> Array:
 
 @lowers(aten.complex.default)
 def complex_of_parts(real: Array, imag: Array) -> Array:
-    return lax.complex(*jnp.broadcast_arrays(real, imag))
+    return lax.complex(*jnp.broadcast_arrays(opmath(real), opmath(imag)))
 
 
 @lowers(aten.polar.default)
