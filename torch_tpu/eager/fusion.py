@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,15 @@ def fuse(nodes: list[Any], leaves: list[Any], live: list[int], donated: list[int
             values.update(enumerate(results, node.first_value))
         return [values[i] for i in live]
 
+    types = dict(zip(leaf_ids, inputs))
+    for node in trace:
+        types.update(enumerate(node.program.result_types, node.first_value))
+    wanted = collections.Counter(types[i] for i in live)
+    taken = []
+    for i in donated:  # only a buffer that some result fits in can be taken over
+        if wanted[inputs[i]] > 0:
+            wanted[inputs[i]] -= 1
+            taken.append(i)
     signature = "\n".join(f"{node.program.signature} {node.inputs} {node.first_value}" for node in trace)
     digest = hashlib.sha256(f"{signature}|{leaf_ids}|{live}".encode()).hexdigest()
     with torch._C.DisableTorchFunction():
@@ -88,7 +98,7 @@ def fuse(nodes: list[Any], leaves: list[Any], live: list[int], donated: list[int
             function,
             inputs,
             device=device,
-            donated=donated,
+            donated=taken,
             signature=f"fused {digest}",
             name=f"fused_{len(trace)}_ops",
             options=_OPTIONS,

@@ -150,6 +150,10 @@ class Program:
         return self.lowering is not None and self.lowering.random
 
     @property
+    def first_is_contiguous(self) -> bool:
+        return not self.tensors or self.tensors[0].meta().is_contiguous()
+
+    @property
     def passed(self) -> list[int]:
         """The slots whose bases are inputs of the executable."""
         return [i for i, slot in enumerate(self.slots) if slot is not None]
@@ -158,6 +162,13 @@ class Program:
     def written_slots(self) -> list[int]:
         slots = [self.uses[tensor.index].slot for tensor in self.written if self.uses[tensor.index].slot >= 0]
         return list(dict.fromkeys(slots))
+
+    @property
+    def result_types(self) -> list[ArrayType]:
+        """The bases that the program gives: of results with elements, then of written slots."""
+        fresh = [ArrayType(o.base_shape, numpy_dtype(o.dtype)) for o in self.outputs if not o.empty]
+        written = [self.new_base(slot) for slot in self.written_slots]
+        return fresh + [ArrayType(shape, numpy_dtype(dtype)) for shape, dtype in written]
 
     def new_base(self, slot: int) -> tuple[tuple[int, ...], torch.dtype]:
         """The shape and dtype of the base that a write leaves in ``slot``."""
@@ -524,7 +535,7 @@ def _body(program: Program) -> Callable[[Sequence[Array]], tuple[list[Array], di
 
         args, kwargs = _functional_arguments(program, value_of)
         if program.lowering is not None:
-            results = call_lowering(program.lowering, tuple(args), kwargs, lambda: key)
+            results = call_lowering(program.lowering, tuple(args), kwargs, lambda: key, program.first_is_contiguous)
         else:
             assert program.graph is not None
             results = interpret(program.graph, [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Array)])

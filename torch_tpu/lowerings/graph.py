@@ -62,18 +62,27 @@ def run_node(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], next_key
     if lowering is None:
         raise MissingLowering(f"{target} has no lowering{_place(node)}")
     with jax.named_scope(str(target)):
-        results = call_lowering(lowering, args, kwargs, next_key)
+        results = call_lowering(lowering, args, kwargs, next_key, _first_is_contiguous(node))
     return _like(results, node.meta.get("val"))
 
 
-def call_lowering(lowering: Lowering, args: tuple[Any, ...], kwargs: dict[str, Any], next_key: KeyMaker | None = None) -> Any:
-    """Run a lowering on the arguments of its overload."""
+def call_lowering(
+    lowering: Lowering, args: tuple[Any, ...], kwargs: dict[str, Any], next_key: KeyMaker | None = None, contiguous: bool = True
+) -> Any:
+    """Run a lowering on the arguments of its overload; ``contiguous`` tells of the first tensor's layout."""
     positional, keyword = bind(lowering.overload, args, kwargs)
+    if lowering.layout:
+        keyword["contiguous"] = contiguous
     if lowering.random:
         if next_key is None:
             raise MissingLowering(f"{lowering.overload} draws random numbers, which this graph gives no key for")
         keyword["key"] = next_key()
     return lowering.function(*positional, **keyword)
+
+
+def _first_is_contiguous(node: Node) -> bool:
+    first = node.args[0].meta.get("val") if node.args and isinstance(node.args[0], Node) else None
+    return first.is_contiguous() if isinstance(first, torch.Tensor) else True
 
 
 def _like(results: Any, recorded: Any) -> Any:

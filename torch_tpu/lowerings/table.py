@@ -11,6 +11,7 @@ run by every mode alike (strict, debug, fused, compiled, preflight). What a lowe
   typed 0-d array, so that a new value never makes a new executable. A ``float`` argument is a Python float unless it is
   named in ``runtime``.
 * A keyword-only parameter ``key`` asks for a fresh JAX random key (the overload draws random numbers).
+* A keyword-only parameter ``contiguous`` asks whether the first tensor is contiguous, for the few ops whose backward goes by that.
 * It returns the schema's results that are not aliases of arguments, then the new value of each written argument in schema
   order (a list of them for a tensor list). The runner casts results to the dtypes that PyTorch's meta function gives.
 * In-place and ``out=`` overloads need no lowering of their own: they run their functional overload's.
@@ -44,6 +45,7 @@ class Lowering:
     runtime: frozenset[str]  # float arguments that are nevertheless passed at run time
     writes: tuple[str, ...]  # arguments that the overload writes, whether or not its schema says so
     random: bool  # whether ``function`` takes ``key``
+    layout: bool  # whether ``function`` takes ``contiguous``
 
 
 TABLE: dict[OpOverload, Lowering] = {}
@@ -65,7 +67,7 @@ def lowers(
     """
 
     def register(function: Function) -> Function:
-        random = "key" in inspect.signature(function).parameters
+        asked = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         for overload in overloads:
             if overload in TABLE:
                 raise ValueError(f"{overload} has two lowerings: {TABLE[overload].function} and {function}")
@@ -80,7 +82,8 @@ def lowers(
                 frozenset(static),
                 frozenset(runtime),
                 written + tuple(name for name in writes if name not in written),
-                random,
+                "key" in asked,
+                "contiguous" in asked,
             )
         return function
 
