@@ -185,8 +185,8 @@ def large_gpt() -> Iterator[Row]:
 
 def bytes_accessed(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[float, float]:
     """XLA's own count for one step: its fused executables, and the same ops' executables one by one."""
-    from torch_tpu.eager import engine, fusion, programs
     from torch_tpu import _C
+    from torch_tpu.eager import engine, fusion, programs
 
     fused = strict = 0.0
 

@@ -152,7 +152,7 @@ def run(program: ViewProgram, device: str, allowed: list[bool] | None = None) ->
         x = x.contiguous(memory_format=torch.channels_last)
     base = x = x.to(device)
     read, done = [], []
-    for i, (name, *arguments) in enumerate(program.steps):
+    for name, *arguments in program.steps:
         if name == "read":
             read.append(x.cpu().resolve_conj().resolve_neg().clone())
         elif name in WRITES:

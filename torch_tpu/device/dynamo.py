@@ -51,7 +51,7 @@ def register_interfaces(device_interface: ModuleType) -> None:
 
     from . import devices, memory, streams
 
-    class TpuInterface(device_interface.DeviceInterface):  # type: ignore[name-defined,misc]
+    class TpuInterface(device_interface.DeviceInterface):  # type: ignore[name-defined]
         device = devices.device
         Event = torch.Event
         Stream = torch.Stream

@@ -108,5 +108,5 @@ def install() -> None:
 
     torch.Tensor.__dlpack__ = __dlpack__  # type: ignore[method-assign]
     torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]
-    torch.to_dlpack = dlpack.to_dlpack = to_dlpack
+    torch.to_dlpack = dlpack.to_dlpack = to_dlpack  # type: ignore[assignment]
     torch.from_dlpack = dlpack.from_dlpack = from_any_dlpack

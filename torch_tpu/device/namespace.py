@@ -14,22 +14,58 @@ from . import amp, memory, random, streams
 from .amp import _get_autocast_dtype, get_amp_supported_dtype, is_bf16_supported
 from .cache import CacheStats, _clear_cache, _get_cache_stats, cache_stats, clear_cache
 from .devices import (
-    DeviceProperties, _is_in_bad_fork, _lazy_init, current_device, device, device_count, device_of, get_device_capability,
-    get_device_name, get_device_properties, init, is_available, is_initialized, set_device, synchronize,
+    DeviceProperties,
+    _is_in_bad_fork,
+    _lazy_init,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_initialized,
+    set_device,
+    synchronize,
 )  # fmt: skip
 from .fusion import FusionReport, fusion_report, mark_step
 from .interop import from_jax, to_jax
 from .memory import (
-    _hbm_usage_summary, empty_cache, max_memory_allocated, max_memory_reserved, mem_get_info, memory_allocated,
-    memory_reserved, memory_stats, memory_summary, reset_accumulated_memory_stats, reset_max_memory_allocated,
+    _hbm_usage_summary,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
     reset_peak_memory_stats,
 )  # fmt: skip
 from .modes import (
-    EagerMode, Precision, cpu_fallback, cpu_fallback_counts, debug_nans, precision, process_mode, set_eager_mode,
+    EagerMode,
+    Precision,
+    cpu_fallback,
+    cpu_fallback_counts,
+    debug_nans,
+    precision,
+    process_mode,
+    set_eager_mode,
     set_process_mode,
 )  # fmt: skip
 from .random import (
-    get_rng_state, get_rng_state_all, initial_seed, manual_seed, manual_seed_all, seed, seed_all, set_rng_state,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
     set_rng_state_all,
 )  # fmt: skip
 from .streams import Event, Stream, StreamContext, current_stream, default_stream, set_stream, stream

@@ -50,7 +50,7 @@ def before(name: str, overload_name: str, args: tuple[Any, ...]) -> None:
     name = name.split("::")[1].removesuffix("_")
     if name in _INDEXED:
         index, indexed, dim = (named.get(key) if key is not None else 0 for key in _INDEXED[name])
-        size = indexed.shape[dim] if indexed.dim() else 1  # type: ignore[union-attr,index]
+        size = indexed.shape[dim] if indexed.dim() else 1  # type: ignore[union-attr]
         _check_bounds(name, index, size, dim, 0)  # type: ignore[arg-type]
     elif name in _INDEXED_BY_LIST:
         for dim, index in enumerate(named["indices"]):

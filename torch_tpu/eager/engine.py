@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ def resize(base: jax.Array, count: int) -> jax.Array:
         return jax.device_put(jnp.pad(flat, (0, count - flat.size)), base.sharding)
 
 
-CALLBACKS = {
+CALLBACKS: dict[str, Callable[..., Any]] = {
     "describe": programs.describe,
     "miss": programs.miss,
     "prepare": programs.prepare,

@@ -528,14 +528,13 @@ def _body(program: Program) -> Callable[[Sequence[Array]], tuple[list[Array], di
         count = len(program.passed)
         bases = dict(zip(program.passed, inputs))
         scalars = inputs[count : count + len(program.scalars)]
-        key = random_key(*inputs[-2:]) if program.random else None
 
         def value_of(x: Any) -> Any:
             return read(x, bases, scalars) if isinstance(x, TensorInput) else scalars[x.index]
 
         args, kwargs = _functional_arguments(program, value_of)
         if program.lowering is not None:
-            results = call_lowering(program.lowering, tuple(args), kwargs, lambda: key, program.first_is_contiguous)
+            results = call_lowering(program.lowering, tuple(args), kwargs, lambda: random_key(*inputs[-2:]), program.first_is_contiguous)
         else:
             assert program.graph is not None
             results = interpret(program.graph, [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Array)])

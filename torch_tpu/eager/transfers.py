@@ -51,9 +51,11 @@ def array_of(tensor: torch.Tensor) -> Array:
         if base is not None and base.shape == tuple(tensor.shape):
             return base
     copy = tensor.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
-    if _C.base(copy) is None:
-        copy.zero_()
-    return _C.base(copy)
+    base = _C.base(copy)
+    if base is None:
+        base = _C.base(copy.zero_())
+    assert base is not None
+    return base
 
 
 def download(tensor: torch.Tensor) -> np.ndarray:

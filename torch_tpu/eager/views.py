@@ -176,9 +176,9 @@ def write_view(plan: ViewPlan, base: Array, starts: Sequence[Array], value: Arra
     return from_elements(lax.dynamic_update_slice(elements, value, _all_starts(plan, starts)), plan)
 
 
-def _all_starts(plan: ViewPlan, starts: Sequence[Array]) -> list[Array | int]:
+def _all_starts(plan: ViewPlan, starts: Sequence[Array]) -> list[Array | np.int64]:
     moving = dict(zip(plan.moving, starts))
-    return [moving.get(axis, np.int64(0)) for axis in range(len(plan.dims))]
+    return [moving[axis] if axis in moving else np.int64(0) for axis in range(len(plan.dims))]
 
 
 def _window(plan: ViewPlan, elements: Array, starts: Sequence[Array]) -> Array:

@@ -167,20 +167,20 @@ def hardswish_backward(grad: Array, x: Array) -> Array:
 @lowers(aten.hardshrink.default)
 def hardshrink(x: Array, lambd: ArrayLike = 0.5) -> Array:
     x = opmath(x)
-    return jnp.where((x >= -lambd) & (x <= lambd), 0, x)
+    return jnp.where((x >= jnp.negative(lambd)) & (x <= lambd), 0, x)
 
 
 @lowers(aten.softshrink.default)
 def softshrink(x: Array, lambd: ArrayLike = 0.5) -> Array:
     x = opmath(x)
     # Times zero rather than zero: a NaN stays one.
-    return jnp.where(x > lambd, x - lambd, jnp.where(x < -lambd, x + lambd, x * 0))
+    return jnp.where(x > lambd, x - lambd, jnp.where(x < jnp.negative(lambd), x + lambd, x * 0))
 
 
 @lowers(aten.hardshrink_backward.default, aten.softshrink_backward.default)
 def shrink_backward(grad: Array, x: Array, lambd: ArrayLike) -> Array:
     grad, x = operands(grad, x)
-    return jnp.where((x >= -lambd) & (x <= lambd), 0, grad)
+    return jnp.where((x >= jnp.negative(lambd)) & (x <= lambd), 0, grad)
 
 
 @lowers(aten.softplus.default)

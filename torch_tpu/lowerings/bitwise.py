@@ -30,13 +30,13 @@ def shift_left(x: Array, amount: Array) -> Array:
 
 
 def shift_right(x: Array, amount: Array) -> Array:
-    shift = lax.shift_right_logical if x.dtype.kind == "u" else lax.shift_right_arithmetic
-    return shift(*jnp.broadcast_arrays(x, amount))
+    x, amount = jnp.broadcast_arrays(x, amount)
+    return lax.shift_right_logical(x, amount) if x.dtype.kind == "u" else lax.shift_right_arithmetic(x, amount)
 
 
-for _named, _dunder, _function in (
+for _named, _dunder, _shift in (
     (aten.bitwise_left_shift, aten.__lshift__, shift_left),
     (aten.bitwise_right_shift, aten.__rshift__, shift_right),
 ):
     _overloads = (_named.Tensor, _named.Tensor_Scalar, _named.Scalar_Tensor, _dunder.Tensor, _dunder.Scalar)
-    lowers(*_overloads)(binary(_function))
+    lowers(*_overloads)(binary(_shift))

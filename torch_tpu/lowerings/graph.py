@@ -56,6 +56,7 @@ def run_node(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], next_key
     if target is operator.getitem:
         return args[0][args[1]]
     if not isinstance(target, OpOverload):
+        assert callable(target)
         return target(*args, **kwargs)  # arithmetic on sizes
     functional = functional_of(target)
     lowering = TABLE.get(functional) if functional is not None else None

@@ -8,8 +8,8 @@ Rule: ``at::native::result_type`` (ATen/native/TypeProperties.cpp).
 
 from __future__ import annotations
 
-import numpy as np
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import Array
 from jax.typing import ArrayLike

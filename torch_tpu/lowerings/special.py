@@ -84,7 +84,7 @@ def polygamma(order: int, x: Array) -> Array:
 def multivariate_lgamma(x: Array, p: int) -> Array:
     (x,) = float_operands(x)
     constant = p * (p - 1) / 4 * math.log(math.pi)
-    return constant + sum(lax.lgamma(x - j / 2) for j in range(p))
+    return sum((lax.lgamma(x - j / 2) for j in range(p)), jnp.full_like(x, constant))
 
 
 def _incomplete_gamma(lower: bool) -> Binary:

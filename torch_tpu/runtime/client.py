@@ -38,7 +38,7 @@ def devices() -> tuple[Any, ...]:
     if not xla_bridge.backends_are_initialized():
         if kind == "cpu":
             jax.config.update("jax_num_cpu_devices", num_cpu_devices())
-        if jax.config.jax_platforms is None:
+        if jax.config.values["jax_platforms"] is None:
             # Only what is asked for: with libtpu installed and no chip, JAX would look for one over the network.
             jax.config.update("jax_platforms", "cpu" if kind == "cpu" else f"{kind},cpu")
     try:

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ class EventState:
     """A recorded event: a place in a device's queue, and (for timing) the moment at which the device reached it."""
 
     device: int
-    array: jax.Array
+    array: Any  # a jax.Array; its type does not declare is_ready()
     reached: float | None = None
     done: threading.Event | None = field(default=None, repr=False)
 
