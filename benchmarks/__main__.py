@@ -1,6 +1,7 @@
-"""Runs every benchmark: ``python -m benchmarks``."""
+"""Runs every benchmark: ``python -m benchmarks [--check]``."""
 
-from . import eager
+from . import deferred, eager
 
 if __name__ == "__main__":
-    eager.main()
+    for benchmark in (eager, deferred):
+        benchmark.main()
