@@ -1,7 +1,8 @@
 """``torch.compile(backend="tpu")`` and ``torch.tpu.compiler``: whole graphs as one executable, out of the table of lowerings.
 
 backend.py joins Dynamo and AOTAutograd, graphs.py turns a graph of ATen ops into a function on arrays, compiled.py makes its
-executables and launch.py runs them on tensors. Nothing here is imported before it is asked for: PyTorch finds the backend by its entry point.
+executables, and launch.py runs them on tensors. Nothing of it is imported before it is asked for: PyTorch finds the backend by
+its entry point.
 """
 
 from __future__ import annotations

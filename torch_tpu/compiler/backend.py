@@ -13,9 +13,12 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from ..lowerings import TABLE
-from .graphs import device_of, prepare_random_states
 from .compiled import CompiledGraph
+from .graphs import device_of, prepare_random_states
 from .options import Options, check_mode, current_options
+from .tracing import teach_dynamo
+
+teach_dynamo()
 
 
 def tpu(
@@ -39,7 +42,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     import torch._decomp
     import torch._refs
 
-    return {op: function for op, function in torch._decomp.decomposition_table.items() if op not in TABLE}
+    table = {op: function for op, function in torch._decomp.decomposition_table.items() if op not in TABLE}
+    for name in dir(torch.ops.prims):  # what PyTorch's reference implementations are made of
+        packet = getattr(torch.ops.prims, name)
+        if hasattr(packet, "impl_aten") and packet.default not in TABLE:
+            table[packet.default] = packet.impl_aten
+    return table
 
 
 def autograd_backend(options: Options) -> Callable[..., Any]:

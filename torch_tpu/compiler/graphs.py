@@ -7,7 +7,6 @@ they enter as Python ints, and the graph is evaluated for the ints at hand.
 from __future__ import annotations
 
 import inspect
-import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,10 +44,6 @@ class UnsupportedNode(CompilationError, NotImplementedError):
 
 
 # ---- what a graph is made of
-
-
-def is_tensor(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def fake_values(module: GraphModule) -> Iterator[torch.Tensor]:
@@ -107,19 +102,30 @@ def uses_random(node: Node) -> bool:
 
 
 def prepare_random_states(module: GraphModule) -> None:
-    """Say of saved generator states what they are here: two int64 on the device (PyTorch takes them for the CPU's)."""
-    states = []
-    for node in module.graph.nodes:
-        if node.target is run_with_rng_state:
-            states.append(node.args[0])
-        elif node.target is run_and_save_rng_state:
-            states.extend(user for user in node.users if user.target is operator.getitem and user.args[1] == 0)
-    if not states:
+    """Record what ops that save and bring back a generator's state give: PyTorch takes the state for one of the CPU's.
+
+    Here a state is the seed and the offset that the op drew, two int64 on the device.
+    """
+    nodes = [node for node in module.graph.nodes if node.target in (run_and_save_rng_state, run_with_rng_state)]
+    if not nodes:
         return
-    index = device_of(module) or 0
-    for node in states:
-        with node.meta["val"].fake_mode:
-            node.meta["val"] = torch.empty(2, dtype=torch.int64, device=torch.device("tpu", index))
+    fake_mode = next(value.fake_mode for value in fake_values(module))  # type: ignore[attr-defined]
+    with fake_mode:
+        state = torch.empty(2, dtype=torch.int64, device=torch.device("tpu", device_of(module) or 0))
+        for node in nodes:
+            op, args, kwargs = _op_of(node)
+            result = op(*torch.fx.node.map_arg(args, recorded), **torch.fx.node.map_arg(kwargs, recorded))
+            if node.target is run_with_rng_state:
+                node.meta["val"] = result
+                node.args[0].meta["val"] = state
+                continue
+            node.meta["val"] = state, result
+            for user in node.users:
+                user.meta["val"] = node.meta["val"][user.args[1]]
+
+
+def recorded(node: Node) -> Any:
+    return node.meta["val"]
 
 
 @dataclass
@@ -227,10 +233,9 @@ def _run(
         lowering = lowering_of(op)
         assert lowering is not None, "checked before"
         results = call_lowering(lowering, tuple(rest), kwargs, lambda: random_key(state[0], state[1]))
-        recorded = node.meta["val"]
         if target is run_with_rng_state:
-            return _as_recorded(results, recorded)
-        return state, _as_recorded(results, recorded[1])
+            return _as_recorded(results, node.meta["val"])
+        return state, _as_recorded(results, node.meta["val"][1])
     if target in _SPECIAL:
         return _SPECIAL[target](node, args, kwargs)
     if kwargs.get("generator") is not None:
@@ -238,11 +243,11 @@ def _run(
     return run_node(node, args, kwargs, lambda: random_key(*next_state()))
 
 
-def _as_recorded(results: Any, recorded: Any) -> Any:
-    if isinstance(recorded, torch.Tensor):
+def _as_recorded(results: Any, record: Any) -> Any:
+    if isinstance(record, torch.Tensor):
         single = results[0] if isinstance(results, (tuple, list)) else results
-        return cast(single, numpy_dtype(recorded.dtype))
-    return [_as_recorded(a, b) if isinstance(b, torch.Tensor) else a for a, b in zip(results, recorded)]
+        return cast(single, numpy_dtype(record.dtype))
+    return [_as_recorded(a, b) if isinstance(b, torch.Tensor) else a for a, b in zip(results, record)]
 
 
 # ---- ops that need the graph's own record of a value
@@ -290,6 +295,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.as_strided.default: _as_strided,
     aten.as_strided_copy.default: _as_strided,
     aten.as_strided_scatter.default: _as_strided_scatter,
+    torch.ops.prims.convert_element_type.default: lambda node, args, kwargs: cast(args[0], numpy_dtype(args[1])),
     aten.sym_size.int: lambda node, args, kwargs: args[0].shape[args[1]],
     aten.sym_stride.int: _stride,
     aten.sym_numel.default: lambda node, args, kwargs: args[0].size,

@@ -46,12 +46,12 @@ class Options:
         return dataclasses.replace(self, **chosen, xla=xla)
 
 
-_defaults: contextvars.ContextVar[Options] = contextvars.ContextVar("torch_tpu compiler options", default=Options())
+_defaults: contextvars.ContextVar[Options | None] = contextvars.ContextVar("torch_tpu compiler options", default=None)
 
 
 def current_options() -> Options:
     """The options of a graph that asks for none."""
-    return _defaults.get()
+    return _defaults.get() or Options()
 
 
 @contextmanager
