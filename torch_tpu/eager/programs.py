@@ -373,6 +373,8 @@ def _run_meta(program: Program) -> tuple[Any, tuple[Any, ...]]:
             keyword[argument.name] = value
         else:
             positional.append(value)
+    if program.overload is torch.ops.aten._grouped_mm.default and program.tensors[0].dtype is not torch.bfloat16:
+        return _UNKNOWN, tuple(values)  # PyTorch's meta function knows bfloat16 only, its CPU kernel the other floats as well
     try:
         return program.overload(*positional, **keyword), tuple(values)
     except RuntimeError as error:
