@@ -11,11 +11,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .explanation import Explanation, explain
+    from .exporting import StableHLO, export_stablehlo
     from .options import Options, options
 
-__all__ = ["Options", "options"]
+__all__ = ["Explanation", "Options", "StableHLO", "explain", "export_stablehlo", "options"]
 
 _HOMES = {
+    "Explanation": "explanation",
+    "explain": "explanation",
+    "StableHLO": "exporting",
+    "export_stablehlo": "exporting",
     "Options": "options",
     "options": "options",
 }

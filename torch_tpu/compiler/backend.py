@@ -53,20 +53,23 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def autograd_backend(options: Options) -> Callable[..., Any]:
     """AOTAutograd with our compiler for the forward, the backward and inference graphs."""
 
-    def compile_graph(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return CompiledGraph(module, options)
+    def compile_inference(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return CompiledGraph(module, options, name="inference")
+
+    def compile_backward(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return CompiledGraph(module, options, name="backward")
 
     def compile_forward(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         # What is saved for the backward is kept in the order of its dimensions, whatever strides PyTorch would give it.
         metadata = TracingContext.get().fw_metadata
-        compiled = CompiledGraph(module, options, strided=metadata.num_forward_returns if metadata is not None else None)
+        compiled = CompiledGraph(module, options, metadata.num_forward_returns if metadata is not None else None, name="forward")
         _report_strides(compiled)
         return compiled
 
     return aot_autograd(
         fw_compiler=compile_forward,
-        bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
+        bw_compiler=compile_backward,
+        inference_compiler=compile_inference,
         decompositions=decompositions(),
         partition_fn=partition,
         keep_inference_input_mutations=True,

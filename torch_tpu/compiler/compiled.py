@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import weakref
 from collections import OrderedDict
@@ -29,7 +30,8 @@ log = logging.getLogger(__name__)
 
 _MANY_EXECUTABLES = 8
 
-# Every graph that is alive, for reports.
+# Every graph that is alive, for reports, and numbers that say their order.
+_numbers = itertools.count()
 compiled_graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
 
 
@@ -61,6 +63,7 @@ class CompiledGraph:
             if not self.settled:
                 self.static = self.plans[()] = self._plan([node.meta["val"] for node in self.graph.placeholders])
                 self.executable(self.static, options.donate)
+        self.number = next(_numbers)
         compiled_graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:

@@ -20,7 +20,7 @@ from ..lowerings.dtypes import storage_dtype
 from ..runtime import arrays
 from ..runtime.failures import explain
 from .layouts import Layout
-from .plans import Input, Plan
+from .plans import Input, Output, Plan
 
 if TYPE_CHECKING:
     from .compiled import CompiledGraph
@@ -31,7 +31,15 @@ _UNSHARED = 3
 
 def run(graph: CompiledGraph, plan: Plan, arguments: list[Any]) -> list[Any]:
     """The results of a graph for ``arguments``, which fit ``plan``; empties the list."""
-    given = [_base(arguments[each.argument], each, plan.device) for each in plan.inputs]
+    base_of, is_whole = _C.base, _C.is_whole
+    given = []
+    for argument, shape, each in plan.reads:
+        tensor = arguments[argument]
+        base = base_of(tensor) if shape is not None else None
+        if base is None or base.aval.shape != shape or not is_whole(tensor):
+            base = _base(tensor, each, plan.device)
+        given.append(base)
+    base = None  # or it would count as shared
     donate = graph.options.donate and all(sys.getrefcount(given[position]) <= _UNSHARED for position in plan.written)
     executable = plan.executables.get(donate) or graph.executable(plan, donate)
     given.extend(graph.constants.values())
@@ -47,9 +55,9 @@ def run(graph: CompiledGraph, plan: Plan, arguments: list[Any]) -> list[Any]:
     if _C.effective_mode() == EagerMode.DEBUG.value:
         for result in results:
             arrays.wait(result)
-    for position, base in zip(plan.written, results[plan.fresh :]):
+    for position, new in zip(plan.written, results[plan.fresh :]):
         each = plan.inputs[position]
-        _write(arguments[each.argument], each, base, plan.device)
+        _write(arguments[each.argument], each, new, plan.device)
     outputs = _outputs(plan, arguments, results)
     arguments.clear()
     return outputs
@@ -100,23 +108,27 @@ def _write(tensor: torch.Tensor, each: Input, base: Array, device: int) -> None:
 
 
 def _outputs(plan: Plan, arguments: list[Any], results: list[Array]) -> list[Any]:
-    made: dict[int, torch.Tensor] = {}
+    new_tensor, set_base, device = _C.new_tensor, _C.set_base, plan.device
     outputs: list[Any] = []
-    for each in plan.outputs:
-        layout = each.layout
-        if layout is None:
-            outputs.append(arguments[each.argument] if each.argument >= 0 else each.constant)
-            continue
-        tensor = made.get(each.slot) if each.slot >= 0 else None
-        if tensor is None:
-            if each.host:
-                tensor = _on_host(results[each.slot] if each.slot >= 0 else None, layout)
-            else:
-                tensor = _tensor(results[each.slot] if each.slot >= 0 else None, layout, plan.device)
-            if each.slot >= 0:
-                made[each.slot] = tensor
-        outputs.append(tensor)
+    for slot, sizes, strides, dtype, base_shape, each in plan.makes:
+        if slot >= 0:
+            tensor = new_tensor(sizes, strides, dtype, device)
+            set_base(tensor, results[slot], dtype, base_shape)
+            outputs.append(tensor)
+        else:
+            outputs.append(_other_output(each, plan, arguments, results, outputs))
     return outputs
+
+
+def _other_output(each: Output, plan: Plan, arguments: list[Any], results: list[Array], outputs: list[Any]) -> Any:
+    """A result that is no new tensor on the device: given back, constant, on the CPU, without elements, or made already."""
+    if each.layout is None:
+        return arguments[each.argument] if each.argument >= 0 else each.constant
+    for earlier, output in zip(plan.outputs, outputs):
+        if earlier.slot == each.slot >= 0:
+            return output
+    base = results[each.slot] if each.slot >= 0 else None
+    return _on_host(base, each.layout) if each.host else _tensor(base, each.layout, plan.device)
 
 
 def _tensor(base: Array | None, layout: Layout, device: int) -> torch.Tensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..lowerings.dtypes import storage_dtype
 from ..runtime.executables import ArrayType, Executable
-from .layouts import Layout
+from .layouts import Layout, Shape
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,25 @@ class Output:
     constant: Any = None
 
 
+class Read(NamedTuple):
+    """How an argument enters, for the loop that every call runs: ``shape`` of its base if that is all there is to check."""
+
+    argument: int
+    shape: Shape | None
+    input: Input
+
+
+class Made(NamedTuple):
+    """How a result leaves, for the same loop: as a new tensor over result ``slot``; -1: in another way, by ``output``."""
+
+    slot: int
+    sizes: Shape
+    strides: Shape
+    dtype: torch.dtype
+    base_shape: Shape
+    output: Output
+
+
 @dataclass
 class Plan:
     numbers: dict[int, Any]  # the arguments that are no tensors, by position
@@ -59,6 +79,25 @@ class Plan:
     outputs: list[Output] = field(default_factory=list)
     fresh: int = 0  # results of the executable before the new values of written inputs
     executables: dict[bool, Executable] = field(default_factory=dict)  # by whether written inputs are donated
+
+    @functools.cached_property
+    def reads(self) -> list[Read]:
+        def simple(each: Input) -> bool:
+            return each.layout.plain and not (each.host or each.lazy)
+
+        return [Read(each.argument, each.layout.base_shape if simple(each) else None, each) for each in self.inputs]
+
+    @functools.cached_property
+    def makes(self) -> list[Made]:
+        made, seen = [], set()
+        for each in self.outputs:
+            if each.layout is None or each.host or each.slot < 0 or each.slot in seen:
+                made.append(Made(-1, (), (), torch.float32, (), each))
+                continue
+            seen.add(each.slot)
+            layout = each.layout
+            made.append(Made(each.slot, layout.sizes, layout.strides, layout.dtype, layout.base_shape, each))
+        return made
 
     @property
     def types(self) -> list[ArrayType]:
