@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .explanation import Explanation, explain
     from .exporting import StableHLO, export_stablehlo
-    from .options import Options, options
+    from .settings import Options, options
 
 __all__ = ["Explanation", "Options", "StableHLO", "explain", "export_stablehlo", "options"]
 
@@ -22,16 +22,15 @@ _HOMES = {
     "explain": "explanation",
     "StableHLO": "exporting",
     "export_stablehlo": "exporting",
-    "Options": "options",
-    "options": "options",
+    "Options": "settings",
+    "options": "settings",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value  # over the submodule of the same name, which importing it has put here
+    value = globals()[name] = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     return value
 
 

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from ..lowerings import TABLE
 from .compiled import CompiledGraph
 from .graphs import device_of, prepare_random_states
-from .options import Options, check_mode, current_options
+from .settings import Options, check_mode, current_options
 from .tracing import teach_dynamo
 
 teach_dynamo()

@@ -22,7 +22,7 @@ from ..runtime.executables import ArrayType, Executable, compile_program
 from .graphs import GraphFunction, device_of, hint, place_of
 from .launch import run
 from .layouts import Layout, Shape
-from .options import Options
+from .settings import Options
 from .plans import Input, Output, Plan
 from .signature import graph_signature
 

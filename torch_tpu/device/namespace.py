@@ -1,6 +1,7 @@
 """``torch.tpu``: everything that it offers, in one place.
 
-Each name is explained where it is defined: devices.py, memory.py, random.py, streams.py, amp.py, modes.py, cache.py, interop.py.
+Each name is explained where it is defined: devices.py, memory.py, random.py, streams.py, amp.py, modes.py, cache.py, interop.py,
+and for ``torch.tpu.compiler`` the package torch_tpu/compiler, of which this imports no more than the names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from types import ModuleType
 
 import torch
 
+from .. import compiler
 from . import amp, memory, random, streams
 from .amp import _get_autocast_dtype, get_amp_supported_dtype, is_bf16_supported
 from .cache import CacheStats, _clear_cache, _get_cache_stats, cache_stats, clear_cache
@@ -92,6 +94,7 @@ __all__ = [
     "amp", "get_amp_supported_dtype", "is_bf16_supported",
     # compiled programs
     "CacheStats", "cache_stats", "clear_cache",
+    "compiler",
     # other libraries
     "from_jax", "to_jax",
 ]  # fmt: skip

@@ -52,6 +52,7 @@ def _install_modules() -> None:
     torch._register_device_module("tpu", namespace)
     for name in ("memory", "random", "streams", "amp"):
         sys.modules[f"torch.tpu.{name}"] = sys.modules[f"{__package__}.{name}"]
+    sys.modules["torch.tpu.compiler"] = namespace.compiler
     torch.backends.tpu = backends  # type: ignore[attr-defined]
     sys.modules["torch.backends.tpu"] = backends
 
