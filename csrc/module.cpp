@@ -214,8 +214,14 @@ PyObject* py_effective_mode(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 PyObject* py_begin_shutdown(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
   begin_shutdown();
+  {
+    pybind11::gil_scoped_release released;
+    drain_autograd();
+  }
   Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
 }
 PyObject* py_push_mode(PyObject*, PyObject* mode) {
   HANDLE_TH_ERRORS

@@ -6,12 +6,14 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <pthread.h>
 
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "callbacks.h"
@@ -22,6 +24,8 @@ namespace {
 
 std::atomic<int> g_device_count{1};
 std::atomic<bool> g_initialized{false};
+std::thread::id g_first_thread;          // the one that started PJRT
+std::atomic<bool> g_other_threads{false};  // others have chosen a device: those of the autograd engine, most likely
 std::atomic<bool> g_in_forked_child{false};  // of a process that had started PJRT, whose threads did not survive the fork
 thread_local c10::DeviceIndex t_device = 0;
 thread_local c10::StreamId t_streams[kMaxDevices] = {};
@@ -115,6 +119,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override { return {kDevice, t_device}; }
   void setDevice(c10::Device device) const override {
+    if (g_initialized && std::this_thread::get_id() != g_first_thread) g_other_threads = true;
     if (device.index() >= 0) set_current_device(device.index());
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
@@ -245,8 +250,18 @@ c10::DeviceIndex check_device_index(c10::DeviceIndex device) {
 }
 bool is_initialized() { return g_initialized; }
 void set_initialized() {
+  g_first_thread = std::this_thread::get_id();
   g_initialized = true;
   [[maybe_unused]] static const int watched = pthread_atfork(nullptr, nullptr, [] { g_in_forked_child = true; });
+}
+void drain_autograd() {
+  if (!g_other_threads || g_in_forked_child) return;
+  at::AutoGradMode enabled(true);
+  for (c10::DeviceIndex device = 0; device < device_count(); device++) {
+    auto leaf = new_tensor({1}, {1}, c10::ScalarType::Float, device).set_requires_grad(true);
+    auto gradient = new_tensor({1}, {1}, c10::ScalarType::Float, device);
+    torch::autograd::grad({leaf.view({1})}, {leaf}, {gradient});  // views only: it runs no program
+  }
 }
 bool in_forked_child() { return g_in_forked_child; }
 void check_not_forked() {

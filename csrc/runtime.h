@@ -18,6 +18,10 @@ void set_current_device(c10::DeviceIndex device);
 c10::DeviceIndex check_device_index(c10::DeviceIndex device);
 bool is_initialized();
 void set_initialized();
+// Returns once the autograd engine's threads are done with every backward that has returned. They drop its state, with Python
+// objects in it, a moment after the caller goes on; were that the end of the interpreter, asking for the GIL would kill them.
+// Call without the GIL.
+void drain_autograd();
 // Whether this process was forked from one that had started PJRT; the check throws then.
 bool in_forked_child();
 void check_not_forked();
