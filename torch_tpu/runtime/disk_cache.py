@@ -16,6 +16,7 @@ import os
 import platform as host
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _MAGIC = b"torch_tpu executable 1\n"
 _DIGEST_BYTES = 32
 DEFAULT_MOST_BYTES = 4 << 30
 _TRIM_EVERY_BYTES = 64 << 20
+_NEW = ".new-"  # begins the name of a file that is being written
+_ABANDONED_SECONDS = 3600
 
 Outputs = list[tuple[tuple[int, ...], np.dtype]]
 
@@ -113,7 +116,12 @@ def load(key: str) -> tuple[Outputs, bytes] | None:
         discard(key)
         return None
     header, _, serialized = body.partition(b"\n")
-    outputs = [(tuple(shape), np.dtype(dtype)) for shape, dtype in json.loads(header)]
+    try:
+        outputs = [(tuple(shape), np.dtype(dtype)) for shape, dtype in json.loads(header)]
+    except (ValueError, TypeError) as error:
+        log.warning("the cached executable %s is not ours and is compiled again: %s", path, error)
+        discard(key)
+        return None
     try:
         os.utime(path)  # the least recently used go first
     except OSError as error:
@@ -127,7 +135,7 @@ def store(key: str, outputs: Outputs, serialized: bytes) -> None:
     path = _path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(_MAGIC + hashlib.sha256(body).digest() + body)
@@ -159,6 +167,9 @@ def trim() -> None:
         try:
             status = path.stat()
         except OSError:  # another process trimmed it first
+            continue
+        if path.name.startswith(_NEW) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            path.unlink(missing_ok=True)  # its writer died
             continue
         files.append((status.st_mtime, status.st_size, path))
     total = sum(size for _, size, _ in files)
