@@ -8,14 +8,14 @@
 #include <unordered_map>
 
 #include "callbacks.h"
+#include "user_line.h"
 
 namespace torch_tpu {
 
 struct Node {
   Entry* entry;
   uint32_t first_input, inputs, first_scalar, scalars, first_value, values;
-  PyObject* code;  // where the user's code called the op: a code object, and the line in it
-  int line;
+  UserLine where;  // in the user's code
 };
 struct Value {
   StorageContext* owner;
@@ -41,7 +41,7 @@ struct Trace {
 
   ~Trace() {
     for (auto& leaf : leaves) Py_DECREF(leaf.base);
-    for (auto& node : nodes) Py_XDECREF(node.code);
+    for (auto& node : nodes) node.where.release();
   }
 };
 
@@ -110,35 +110,6 @@ void wait_for_flush() {
   }
 }
 
-bool is_library_code(PyCodeObject* code) {
-  static auto* known = new ska::flat_hash_map<PyCodeObject*, bool>;
-  auto found = known->find(code);
-  if (found != known->end()) return found->second;
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  bool library = file == nullptr || std::strstr(file, "/torch/") != nullptr || std::strstr(file, "/torch_tpu/") != nullptr || file[0] == '<';
-  Py_INCREF(code);  // so that its address stays its own
-  return (*known)[code] = library;
-}
-
-// The user's line that is running: the innermost frame outside PyTorch and ourselves.
-std::pair<PyObject*, int> user_line() {
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    if (!is_library_code(code)) {
-      int line = PyFrame_GetLineNumber(frame);
-      Py_DECREF(frame);
-      return {reinterpret_cast<PyObject*>(code), line};
-    }
-    Py_DECREF(code);
-    PyFrameObject* outer = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = outer;
-  }
-  return {nullptr, 0};
-}
-
 int32_t value_of(Trace& trace, StorageContext* context) {
   if (context->pending >= 0) return context->pending;
   auto found = trace.leaf_of.find(context->base);
@@ -168,13 +139,13 @@ bool is_complex(const ScalarValue& scalar) {
 
 // Adds to the pending Python error where the op that failed was recorded: the line that flushed is not at fault.
 void note_line(python_error& error, const Node& node) {
-  if (node.code == nullptr) return;
+  if (node.where.code == nullptr) return;
   error.restore();
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
-  PyObject* file = reinterpret_cast<PyCodeObject*>(node.code)->co_filename;
-  PyObject* added = PyObject_CallMethod(value, "add_note", "N", PyUnicode_FromFormat("The op was recorded at %U:%d", file, node.line));
+  PyObject* file = node.where.code->co_filename;
+  PyObject* added = PyObject_CallMethod(value, "add_note", "N", PyUnicode_FromFormat("The op was recorded at %U:%d", file, node.where.line()));
   Py_XDECREF(added);
   PyErr_Restore(type, value, trace);
   throw python_error();
@@ -227,8 +198,7 @@ std::unique_ptr<Entry> compile_fused(Trace& trace, const std::vector<int32_t>& l
   for (const auto& node : trace.nodes) {
     py::list inputs;
     for (uint32_t i = 0; i < node.inputs; i++) inputs.append(trace.inputs[node.first_input + i]);
-    auto code = py::reinterpret_borrow<py::object>(node.code == nullptr ? Py_None : node.code);
-    nodes.append(py::make_tuple(node.entry->record, inputs, node.first_value, code, node.line));
+    nodes.append(py::make_tuple(node.entry->record, inputs, node.first_value, node.where.code_object(), node.where.line()));
   }
   py::list leaves;
   for (const auto& leaf : trace.leaves) {
@@ -321,10 +291,10 @@ void run_trace(std::unique_ptr<Trace> trace, const char* reason, bool repeats) {
     run_fused(*trace, *entry, live);
   }
   double seconds = std::chrono::duration<double>(Clock::now() - started).count();
-  auto [code, line] = user_line();
-  auto where = py::reinterpret_steal<py::object>(code == nullptr ? Py_NewRef(Py_None) : code);
+  auto where = user_line();
   Py_DECREF(call(callbacks().flushed, "ssnndOid", reason, how, static_cast<Py_ssize_t>(trace->nodes.size()),
-                 static_cast<Py_ssize_t>(live.size()), compile_seconds, where.ptr(), line, seconds));
+                 static_cast<Py_ssize_t>(live.size()), compile_seconds, where.code_object().ptr(), where.line(), seconds));
+  where.release();
 }
 
 // Cuts where the code repeats itself, so that steps of a loop share an executable however the loop is written: where the last
@@ -367,7 +337,7 @@ void record(Entry& entry, c10::ArrayRef<StorageContext*> inputs, c10::ArrayRef<S
     g_trace->device = device;
   }
   auto& trace = *g_trace;
-  Node node{&entry, 0, uint32_t(inputs.size()), uint32_t(trace.scalars.size()), uint32_t(scalars.size()), 0, uint32_t(owners.size()), nullptr, 0};
+  Node node{&entry, 0, uint32_t(inputs.size()), uint32_t(trace.scalars.size()), uint32_t(scalars.size()), 0, uint32_t(owners.size()), {}};
   node.first_input = static_cast<uint32_t>(trace.inputs.size());
   for (auto* context : inputs) trace.inputs.push_back(value_of(trace, context));
   trace.key.add(reinterpret_cast<uint64_t>(&entry));
@@ -385,7 +355,7 @@ void record(Entry& entry, c10::ArrayRef<StorageContext*> inputs, c10::ArrayRef<S
     trace.values.push_back({context, output.aval});
     if (output.kind == Output::kFresh) trace.bytes += static_cast<int64_t>(context->nbytes);
   }
-  std::tie(node.code, node.line) = user_line();
+  node.where = user_line();
   trace.nodes.push_back(node);
   g_window.push(mixed(&entry));
 }
