@@ -22,8 +22,8 @@ from ..runtime.executables import ArrayType, Executable, compile_program
 from .graphs import GraphFunction, device_of, hint, place_of
 from .launch import run
 from .layouts import Layout, Shape
-from .settings import Options
 from .plans import Input, Output, Plan
+from .settings import Options
 from .signature import graph_signature
 
 log = logging.getLogger(__name__)
