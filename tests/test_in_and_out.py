@@ -396,5 +396,5 @@ def test_from_out_of_a_composite_with_an_empty_result():
 
 def test_lists_are_written_in_place():
     tensors = [torch.ones(2, device="tpu"), torch.ones(3, device="tpu")]
-    assert torch._foreach_add_(tensors, 1) is None or True
+    torch._foreach_add_(tensors, 1)  # an op without results
     assert [t.tolist() for t in tensors] == [[2, 2], [2, 2, 2]]

@@ -302,6 +302,23 @@ def test_cache_statistics_count():
     assert torch.tpu.cache_stats().misses == after.misses + 1
 
 
+def test_signatures_tell_apart_what_differs():
+    # All of these look alike but for what a signature must hold: the conjugate and negative bits, a Python number against a
+    # tensor, the base behind a view, and the dtype that it is seen in.
+    z = torch.tensor([1 + 2j, 3 - 1j], device="tpu")
+    assert [(v * 1).tolist() for v in (z, z.conj(), z)] == [[1 + 2j, 3 - 1j], [1 - 2j, 3 + 1j], [1 + 2j, 3 - 1j]]
+    assert [(v + 0).tolist() for v in (z.imag, z.conj().imag)] == [[2, -1], [-2, 1]]
+    x = torch.ones(2, dtype=torch.bfloat16, device="tpu")
+    two = torch.tensor(2.0, dtype=torch.float64)
+    assert [(x * v).dtype for v in (2.0, two, two.tpu(), torch.full((2,), 2.0, device="tpu"))] == [torch.bfloat16] * 3 + [torch.float32]
+    base = torch.arange(12.0, device="tpu")
+    views = (base[:6].view(2, 3), base.view(4, 3)[:2], base.view(2, 6)[:, :3], base.view(2, 6)[:, ::2])
+    assert [(v * 1).flatten().tolist() for v in views] == [v.cpu().flatten().tolist() for v in views]
+    bits = base.view(torch.int32)
+    assert (bits * 1).tolist() == base.cpu().view(torch.int32).tolist() and (base * 1).tolist() == base.cpu().tolist()
+    assert [(base * torch.tensor(v)).sum().item() for v in (1.0, 2.0)] == [66, 132]
+
+
 def test_scalars_do_not_make_new_programs():
     x = torch.ones(3, device="tpu")
     x * 1.5 + 2

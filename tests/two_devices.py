@@ -163,6 +163,32 @@ def check_an_index_out_of_range_is_named():
             ask()
 
 
+@torch.library.custom_op("torch_tpu_tests::tripled", mutates_args=(), device_types="cpu")
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+def check_the_cpu_fallback_gives_results_on_the_device_of_its_arguments():
+    with torch.tpu.cpu_fallback():
+        assert tripled(on(1, 1, 2)).device.index == 1
+
+
+def check_jax_and_pytorch_see_the_same_devices():
+    import jax
+
+    assert [d.id for d in jax.devices()] == [0, 1]
+    assert torch.tpu.from_jax(jax.device_put(jax.numpy.ones(2), jax.devices()[1])).device.index == 1
+
+
+def check_an_array_across_devices_is_refused():
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    spread = jax.device_put(jax.numpy.ones(4), NamedSharding(Mesh(jax.devices(), "x"), PartitionSpec("x")))
+    with pytest.raises(ValueError, match="use jax.device_put first"):
+        torch.tpu.from_jax(spread)
+
+
 def check_optimizers_step_on_each_device():
     parameters = [torch.nn.Parameter(torch.ones(3, device=f"tpu:{i}")) for i in (0, 1)]
     optimizer = torch.optim.AdamW(parameters, lr=0.1)

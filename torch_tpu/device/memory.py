@@ -23,7 +23,7 @@ __all__ = [
 
 
 def memory_stats(device: Device = None) -> collections.OrderedDict[str, Any]:
-    """All figures of a device, under the names that ``torch.cuda.memory_stats`` has; before the first tensor, zeros."""
+    """All figures of a device, under the names that ``torch.cuda.memory_stats`` has; empty before the first tensor."""
     return torch.accelerator.memory_stats(checked_index(device))
 
 
