@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .explanation import Explanation, explain
     from .exporting import StableHLO, export_stablehlo
     from .settings import Options, options
+    from .train import TrainStep, train_step
 
-__all__ = ["Explanation", "Options", "StableHLO", "explain", "export_stablehlo", "options"]
+__all__ = ["Explanation", "Options", "StableHLO", "TrainStep", "explain", "export_stablehlo", "options", "train_step"]
 
 _HOMES = {
     "Explanation": "explanation",
@@ -24,6 +25,8 @@ _HOMES = {
     "export_stablehlo": "exporting",
     "Options": "settings",
     "options": "settings",
+    "TrainStep": "train",
+    "train_step": "train",
 }
 
 

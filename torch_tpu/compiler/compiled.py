@@ -19,7 +19,7 @@ from .. import _C
 from ..eager.transfers import array_of, upload
 from ..eager.views import loaded, stored
 from ..runtime.executables import ArrayType, Executable, compile_program
-from .graphs import GraphFunction, device_of, hint, place_of
+from .graphs import GraphFunction, UnsupportedNode, device_of, hint, place_of
 from .launch import run
 from .layouts import Layout, Shape
 from .plans import Input, Output, Plan
@@ -116,7 +116,8 @@ class CompiledGraph:
             name=self.name,
         )
         shapes: list[Any] = [None] * len(self.graph.outputs)
-        if self.settled:  # what comes out, only an evaluation tells
+        if self.settled or any(isinstance(x, Node) and not _is_tensor(x) for x in self.graph.outputs):
+            # What comes out, only an evaluation tells.
 
             def record(*given: Array) -> list[Array]:
                 shapes[:] = [x if not isinstance(x, Array) else tuple(x.shape) for x in self._evaluate(plan, given)[0]]
@@ -138,6 +139,8 @@ class CompiledGraph:
             return Output(argument=self.graph.placeholders.index(given))
         value = given.meta.get("val")
         if not isinstance(value, torch.Tensor):
+            if isinstance(evaluated, tuple):
+                raise UnsupportedNode(f"tpu: a number that only running the graph tells cannot leave it{place_of(given)}")
             return Output(constant=evaluated)
         sizes = tuple(value.shape) if evaluated is None else evaluated
         layout = Layout.contiguous(sizes, value.dtype)
@@ -184,6 +187,10 @@ class CompiledGraph:
                 options=dict(self.options.xla),
             )
         return plan.executables[donate]
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _kind(node: Node) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..lowerings.graph import call_lowering, run_node
 from ..lowerings.promotion import cast
 from ..lowerings.randomness import random_key
 from ..lowerings.table import Lowering
+from ..runtime.executables import weakly_typed
 from .layouts import Layout
 
 aten = torch.ops.aten
@@ -92,9 +93,8 @@ def draws_random(node: Node) -> bool:
     return lowering is not None and lowering.random
 
 
-def uses_random(node: Node) -> bool:
-    """Whether the values of a node that draws depend on what it draws: attention without dropout does not."""
-    op, args, kwargs = _op_of(node)
+def depends_on_draw(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the values of an op that draws depend on what it draws: attention without dropout does not."""
     for i, argument in enumerate(op._schema.arguments):
         if argument.name == "dropout_p":
             return (args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0
@@ -154,7 +154,7 @@ class GraphFunction:
                     self.written.append(node.args[0])
             elif draws_random(node):
                 self.draws += 1
-                self.seeded = self.seeded or uses_random(node)
+                self.seeded = self.seeded or depends_on_draw(*_op_of(node))
 
     def check(self) -> None:
         """UnsupportedNode for the first node that nothing can run, before any of it is traced."""
@@ -296,14 +296,19 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.as_strided_copy.default: _as_strided,
     aten.as_strided_scatter.default: _as_strided_scatter,
     torch.ops.prims.convert_element_type.default: lambda node, args, kwargs: cast(args[0], numpy_dtype(args[1])),
+    aten._local_scalar_dense.default: lambda node, args, kwargs: weakly_typed(args[0].reshape(())),
     aten.sym_size.int: lambda node, args, kwargs: args[0].shape[args[1]],
     aten.sym_stride.int: _stride,
     aten.sym_numel.default: lambda node, args, kwargs: args[0].size,
     aten.sym_storage_offset.default: lambda node, args, kwargs: 0,
 }
 
-# Checks of sizes, which are known when a graph is compiled.
+# Checks of sizes, which are known when a graph is compiled, and marks for a profiler of single ops.
 _NOTHING = {
+    torch.ops.profiler._record_function_enter.default,
+    torch.ops.profiler._record_function_enter_new.default,
+    torch.ops.profiler._record_function_exit.default,
+    torch.ops.profiler._record_function_exit._RecordFunction,
     aten._assert_scalar.default,
     aten.sym_constrain_range.default,
     aten.sym_constrain_range_for_size.default,
