@@ -156,3 +156,16 @@ def two_devices():
 @pytest.mark.parametrize("check", checks_in("tests.two_devices"))
 def test_two_devices(two_devices, check):
     assert not two_devices[check], two_devices[check]
+
+
+def test_the_names_that_other_projects_import_are_the_public_ones():
+    from torch_tpu._internal import execution_mode, sync
+    from torch_tpu._internal.utils import hardware
+
+    assert execution_mode.EagerMode is torch.tpu.EagerMode and execution_mode.set_eager_mode is torch.tpu.set_eager_mode
+    assert hardware.get_tpu_device_name() == torch.tpu.get_device_name()
+    x = torch.ones(2, device="tpu") + 1
+    sync.synchronize([x])
+    sync.synchronize(tensors=None, wait=False)
+    sync.synchronize()
+    assert torch.tpu.to_jax(x).is_ready()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_tpu.runtime import failures
+from torch_tpu.runtime import arrays, failures
 
 
 def both(function):
@@ -87,7 +89,8 @@ MIXED = {
 
 @pytest.mark.parametrize("case", MIXED)
 def test_tensors_of_the_host_do_not_mix_in(case):
-    with pytest.raises(RuntimeError, match="^Expected all tensors to be on the same device, but found at least two devices, tpu:0 and cpu!"):
+    words = "^Expected all tensors to be on the same device, but found at least two devices, tpu:0 and cpu!"
+    with pytest.raises(RuntimeError, match=words):
         MIXED[case](torch.ones(2, 2, device="tpu"), torch.ones(2, 2))
 
 
@@ -129,11 +132,18 @@ def test_a_result_too_large_says_what_was_asked_and_what_is_live():
 
 def test_a_failure_in_the_background_is_raised_where_it_is_waited_for():
     product = torch.ones(1 << 22, 1, device="tpu") @ torch.ones(1, 1 << 22, device="tpu")
-    for wait in (lambda: product[0, 0].item(), torch.tpu.synchronize):
+    waits = (
+        lambda tensor: tensor[:1].cpu(),
+        lambda tensor: tensor[0, 0].item(),
+        lambda tensor: arrays.download(torch.tpu.to_jax(tensor)),
+        lambda tensor: torch.tpu.synchronize(),
+    )
+    for wait in waits:
         with pytest.raises(torch.OutOfMemoryError) as caught:
-            wait()
+            wait(product)
         assert "Asked for: 64.00 TiB." in str(caught.value) and "64.00 TiB float32[4194304, 4194304]" in str(caught.value)
-    del product
+    del product, caught
+    gc.collect()
     torch.tpu.synchronize()
     assert (torch.ones(2, device="tpu") + 1).tolist() == [2, 2]
 

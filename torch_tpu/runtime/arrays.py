@@ -27,10 +27,8 @@ def upload(host: np.ndarray, index: int) -> jax.Array:
 
 def download(array: jax.Array) -> np.ndarray:
     """The values of ``array`` on the host, once it has been computed; read-only, and without a copy on the CPU platform."""
-    try:
-        return np.asarray(array)
-    except jax.errors.JaxRuntimeError as error:
-        raise _explained(error, array) from error
+    wait(array)  # first: jaxlib aborts the process where it is to look into a buffer that could not be allocated
+    return np.asarray(array)
 
 
 def wait(array: jax.Array) -> None:

@@ -1,0 +1,1 @@
+"""Names that other projects import from here."""
