@@ -40,6 +40,8 @@ test: setup
 
 # The property tests at large, and the operator sweeps: hours rather than minutes.
 sweep: setup
+	$(EMULATED) TORCH_TPU_VIEW_EXAMPLES=5000 TORCH_TPU_DEFERRED_EXAMPLES=1000 $(BIN)/python -m pytest -n $(WORKERS) \
+		tests/test_views.py tests/test_deferred.py
 	$(EMULATED) $(BIN)/python -m tests.sweep
 
 bench: setup

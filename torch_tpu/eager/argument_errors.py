@@ -62,7 +62,7 @@ def check_written(overload: OpOverload, args: Sequence[Any]) -> None:
 
 
 def check_no_overlap(x: torch.Tensor) -> None:
-    if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride())):
+    if x.numel() and any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride())):
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
