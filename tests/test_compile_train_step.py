@@ -144,8 +144,9 @@ class Dropping(nn.Module):
         return (checkpoint(self.block, x, use_reentrant=False) if self.checkpointed else self.block(x)).mean()
 
 
-def test_dropout_is_eagers():
-    model = Dropping().to("tpu")
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_dropout_is_eagers(checkpointed):
+    model = Dropping(checkpointed).to("tpu")
     eager = copy.deepcopy(model)
     ours, theirs = torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(eager.parameters(), 0.1)
     x, step = torch.randn(8, 32, device="tpu"), train_step(model, ours)
@@ -159,22 +160,6 @@ def test_dropout_is_eagers():
         theirs.step()
         close(loss, expected.detach())
     close(model.layer.weight, eager.layer.weight)
-
-
-def test_a_checkpoint_around_dropout_is_refused():
-    model = Dropping(checkpointed=True).to("tpu")
-    step = train_step(model, torch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(NotImplementedError, match="draws random numbers in the backward"):
-        step(torch.randn(8, 32, device="tpu"))
-
-
-class Checkpointed(Regression):
-    def forward(self, x, y):
-        return F.mse_loss(checkpoint(self.layers, x, use_reentrant=False), y)
-
-
-def test_checkpoints():
-    agree(*Checkpointed.example(), OPTIMIZERS["SGD"])
 
 
 def test_what_a_step_cannot_be_made_of():

@@ -19,7 +19,7 @@ from .. import _C
 from ..eager.transfers import array_of, upload
 from ..eager.views import loaded, stored
 from ..runtime.executables import ArrayType, Executable, compile_program
-from .graphs import GraphFunction, UnsupportedNode, device_of, hint, place_of
+from .graphs import GraphFunction, UnsupportedNode, device_of, evaluate, hint, place_of
 from .launch import run
 from .layouts import Layout, Shape
 from .plans import Input, Output, Plan
@@ -158,7 +158,7 @@ class CompiledGraph:
             inputs[each.argument] = loaded(each.layout.from_base(base), each.layout.dtype)
         rest = list(given[len(plan.inputs) :])
         state = rest.pop() if self.graph.seeded else None
-        return self.graph(inputs, dict(zip(self.constants, rest)), state)
+        return evaluate(self.graph, inputs, dict(zip(self.constants, rest)), state)
 
     def executable(self, plan: Plan, donate: bool) -> Executable:
         """From the bases of the plan's inputs to those of its new results, then those of the inputs that it writes."""
@@ -167,14 +167,13 @@ class CompiledGraph:
 
         def function(*given: Array) -> list[Array]:
             results, written = self._evaluate(plan, given)
-            bases = [
-                output.layout.to_base(stored(result, output.layout.dtype)) if output.layout is not None else None
-                for output, result in zip(plan.outputs, results)
-            ]
-            slots = [output.slot for output in plan.outputs]
-            fresh = [bases[slots.index(slot)] for slot in range(plan.fresh)]
+            fresh: dict[int, Array] = {}
+            for output, result in zip(plan.outputs, results):
+                if output.layout is not None and output.slot >= 0:
+                    fresh[output.slot] = output.layout.to_base(stored(result, output.layout.dtype))
             layouts = [plan.inputs[position].layout for position in plan.written]
-            return fresh + [layout.to_base(stored(value, layout.dtype)) for layout, value in zip(layouts, written)]  # type: ignore[operator]
+            new = [layout.to_base(stored(value, layout.dtype)) for layout, value in zip(layouts, written)]
+            return [fresh[slot] for slot in range(plan.fresh)] + new
 
         with undisturbed():
             plan.executables[donate] = compile_program(

@@ -20,7 +20,7 @@ from ..lowerings.dtypes import numpy_dtype
 from ..runtime.platform import platform
 from .backend import decompositions
 from .compiled import undisturbed
-from .graphs import GraphFunction
+from .graphs import GraphFunction, evaluate
 
 _BUFFERS_OUT = {OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind.USER_INPUT_MUTATION}
 
@@ -81,7 +81,7 @@ def export_stablehlo(
         for i, value in zip(inputs, given):
             values[i] = value
         attributes = {name: jax.numpy.asarray(_values(tensor)) for name, tensor in graph.attributes.items()}
-        results, _ = graph(values, attributes, None)
+        results, _ = evaluate(graph, values, attributes, None)
         return tuple(x for i, x in enumerate(results) if i not in updated), {name: results[i] for i, name in updates}
 
     types = [_type(graph.placeholders[i]) for i in inputs]

@@ -170,13 +170,6 @@ class GraphFunction:
                     "Let it run eagerly between two graphs by wrapping the call in torch.compiler.disable()."
                 )
 
-    def __call__(self, inputs: Sequence[Any], attributes: dict[str, Array], state: Array | None) -> tuple[list[Any], list[Array]]:
-        """The outputs (with placeholders' own values where the graph gives them back) and the new values of ``written``.
-
-        ``inputs`` has an array or a number for each placeholder; ``state`` is the seed and offset of the generator.
-        """
-        return evaluate(self, inputs, attributes, state)
-
 
 # ---- evaluation
 
@@ -184,6 +177,10 @@ class GraphFunction:
 def evaluate(
     graph: GraphFunction, inputs: Sequence[Any], attributes: dict[str, Array], state: Array | None
 ) -> tuple[list[Any], list[Array]]:
+    """The outputs of a graph (arrays, numbers, None) and the new values of the inputs that it writes.
+
+    ``inputs`` has an array or a number for each placeholder; ``state`` is the seed and the offset of the generator.
+    """
     values: dict[Node, Any] = dict(zip(graph.placeholders, inputs))
     drawn = 0
 

@@ -75,20 +75,20 @@ def _base(tensor: torch.Tensor, each: Input, device: int) -> Array:
     if _C.is_whole(tensor) and not (each.lazy and (tensor.is_conj() or tensor.is_neg())):
         # Its base has another shape: from now on this one, so that the next call finds it.
         _C.set_base(tensor, array, layout.dtype, tuple(array.shape))
-    if not layout.plain:
-        return _C.base(adopt(array, layout.dtype, device).permute(layout.order).contiguous())
-    return array
+    return array if layout.plain else array_of(adopt(array, layout.dtype, device).permute(layout.order))
 
 
-def _fills_storage(tensor: torch.Tensor, base: Array, each: Input) -> bool:
-    """Whether a tensor is all of its base (of the shape that its layout asks for), element by element."""
+def _fills_storage(tensor: torch.Tensor, base: Array | None, each: Input) -> bool:
+    """Whether a tensor is all of its base, in the order that its layout says."""
     if each.lazy and (tensor.is_conj() or tensor.is_neg()):
         return False
     if each.layout.plain:
         return _C.is_whole(tensor)
     layout = each.layout
     return (
-        tensor.storage_offset() == 0
+        base is not None
+        and base.shape == layout.base_shape
+        and tensor.storage_offset() == 0
         and base.dtype == storage_dtype(layout.dtype)
         and all(stride == own for stride, own, n in zip(tensor.stride(), layout.strides, layout.sizes) if n > 1)
     )
@@ -99,12 +99,11 @@ def _write(tensor: torch.Tensor, each: Input, base: Array, device: int) -> None:
     layout = each.layout
     if each.host:
         tensor.detach().copy_(_on_host(base, layout))
-    elif layout.empty:
-        return
-    elif (_C.is_whole(tensor) if layout.plain else _C.base(tensor) is not None and _fills_storage(tensor, _C.base(tensor), each)):
-        _C.set_base(tensor, base, layout.dtype, layout.base_shape)
-    else:
-        tensor.detach().copy_(_tensor(base, layout, device))
+    elif not layout.empty:
+        if _fills_storage(tensor, _C.base(tensor), each):
+            _C.set_base(tensor, base, layout.dtype, layout.base_shape)
+        else:
+            tensor.detach().copy_(_tensor(base, layout, device))
 
 
 def _outputs(plan: Plan, arguments: list[Any], results: list[Array]) -> list[Any]:

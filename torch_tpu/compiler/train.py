@@ -7,27 +7,27 @@ rates enter as numbers at run time, and counters as tensors, so neither makes a 
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.utils import stateless
 from torch.optim import Optimizer
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from .backend import decompositions
 from .compiled import CompiledGraph
-from .graphs import depends_on_draw
 from .settings import Options, current_options
 
 Loss = Callable[..., Any]
@@ -142,7 +142,7 @@ class TrainStep:
                 for p in self.parameters:
                     p.grad = p.detach() if p.requires_grad else None
                 for group in optimizer.param_groups:
-                    lists = optimizer._init_group.__code__.co_argcount - 2
+                    lists = len(inspect.signature(optimizer._init_group).parameters) - 1  # what it sorts parameters into
                     optimizer._init_group(group, *([] for _ in range(lists)))
             finally:
                 for p, grad in zip(self.parameters, kept):
@@ -182,8 +182,7 @@ class TrainStep:
                 returned = self.loss_fn(self.model, *batch, **named)
                 results, found["spec"] = tree_flatten(returned)
                 wanted = [w for w in live if w.requires_grad]
-                with _NoRandomNumbers():
-                    grads = dict(zip(map(id, wanted), torch.autograd.grad(results[0], wanted, allow_unused=True)))
+                grads = dict(zip(map(id, wanted), torch.autograd.grad(results[0], wanted, allow_unused=True)))
             for name, before in zip(frozen_names, frozen):
                 if tensors[name] is not before:  # the module put another tensor in its place
                     before.copy_(tensors[name])
@@ -195,12 +194,12 @@ class TrainStep:
             found["created"] = list(created)
             return [r.detach() for r in results] + list(created.values())
 
-        def compile_graph(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return CompiledGraph(module, self.options, name="train_step")
+        def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            return CompiledGraph(gm, self.options, name="train_step")
 
         with tracing(TracingContext(fake_mode)), torch.no_grad(), _autocast_cache_off(), _checkpoints_keep_no_state():
             run = aot_module_simplified(
-                _Function(step),
+                cast(GraphModule, _Function(step)),  # any module will do
                 fakes,
                 fw_compiler=compile_graph,
                 inference_compiler=compile_graph,
@@ -260,17 +259,6 @@ class _Function(nn.Module):
         return self.function(*flat)
 
 
-class _NoRandomNumbers(TorchDispatchMode):
-    """Refuses ops that draw in a backward: a checkpoint's second forward, which here would not draw the first one's numbers."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and depends_on_draw(func, args, kwargs or {}):
-            raise NotImplementedError(
-                f"train_step(): {func} draws random numbers in the backward; take torch.utils.checkpoint off blocks with dropout"
-            )
-        return func(*args, **(kwargs or {}))
-
-
 def _hyperparameters(optimizer: Optimizer) -> tuple[Any, ...]:
     return tuple(
         tuple((name, value) for name, value in group.items() if name not in ("params", "lr", "initial_lr"))
@@ -299,7 +287,7 @@ def _autocast_cache_off() -> Iterator[None]:
 
 @contextmanager
 def _checkpoints_keep_no_state() -> Iterator[None]:
-    """A checkpoint reads the generators' states, which a trace has none of; and without random numbers needs none."""
+    """A checkpoint reads the generators' states, which a trace has none of, and needs none: PyTorch traces it as if not there."""
     kept = checkpoint.get_device_states
     checkpoint.get_device_states = lambda *tensors: ([], [])
     try:
