@@ -23,6 +23,7 @@ WORK = """
     import torch_tpu, torch
     x = torch.arange(12.0, device="tpu").view(3, 4)
     values = [(x @ x.t()).sum().item(), x[:, 1].softmax(0).sum().item(), x.to(torch.bfloat16).sum().item(), x.clone().add_(1)[1].tolist()]
+    values.append(torch.linalg.inv(torch.eye(2, device="tpu") * 2).tolist())  # calls LAPACK, which a loaded executable must find
     w = torch.ones(4, device="tpu", requires_grad=True)
     torch.nn.functional.gelu(x * w).sum().backward()
     print(json.dumps({"values": values, "gradient": w.grad.tolist()} | dataclasses.asdict(torch.tpu.cache_stats())))

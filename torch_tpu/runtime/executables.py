@@ -6,6 +6,7 @@ argument checks that our own key has made already. This is the file that knows t
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -119,6 +120,8 @@ def _load(key: str, device: int) -> Executable | None:
     if entry is None:
         return None
     outputs, serialized = entry
+    if _CALLS_LAPACK in serialized:
+        _find_lapack()
     where = devices()[device]
     try:
         loaded = where.client.deserialize_executable(serialized, xla_client.DeviceList((where,)), None)
@@ -129,6 +132,17 @@ def _load(key: str, device: int) -> Executable | None:
     stats.disk_hits += 1
     stats.load_seconds += time.perf_counter() - started
     return Executable(loaded, _handlers(outputs, device))
+
+
+_CALLS_LAPACK = b"lapack_"
+
+
+@functools.cache
+def _find_lapack() -> None:
+    """What jaxlib does when a call of LAPACK is lowered, and not when one is loaded: take the functions from SciPy."""
+    from jaxlib import lapack
+
+    lapack.prepare_lapack_call("getrf", np.dtype(np.float32))
 
 
 def _handlers(outputs: Sequence[tuple[tuple[int, ...], np.dtype]], device: int) -> list[Any]:
