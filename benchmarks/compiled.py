@@ -61,7 +61,7 @@ def whole_step(model: GPT, inputs: tuple[torch.Tensor, ...]) -> Step:
     model = copy.deepcopy(model).to(DEVICE)
     on_device = [x.to(DEVICE) for x in inputs]
     step = torch.tpu.compiler.train_step(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    return lambda: step(*on_device).item()
+    return finished(lambda: step(*on_device))
 
 
 def by_parts(model: GPT, inputs: tuple[torch.Tensor, ...], compiled: bool) -> Step:
@@ -71,14 +71,22 @@ def by_parts(model: GPT, inputs: tuple[torch.Tensor, ...], compiled: bool) -> St
     forward = torch.compile(model, backend="tpu", fullgraph=True) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def step() -> float:
+    def step() -> None:
         optimizer.zero_grad()
-        loss = forward(*on_device)
-        loss.backward()
+        forward(*on_device).backward()
         optimizer.step()
-        return loss.item()
 
-    return step
+    return finished(step)
+
+
+def finished(step: Step) -> Step:
+    """With the wait for all that was launched, which reading the loss is not: the update comes after it."""
+
+    def run() -> None:
+        step()
+        torch.tpu.synchronize()
+
+    return run
 
 
 def launch_bound_training() -> Iterator[Row]:

@@ -41,6 +41,7 @@ def run(graph: CompiledGraph, plan: Plan, arguments: list[Any]) -> list[Any]:
         given.append(base)
     base = None  # or it would count as shared
     donate = graph.options.donate and all(sys.getrefcount(given[position]) <= _UNSHARED for position in plan.written)
+    whole = [not plan.inputs[p].host and given[p] is base_of(arguments[plan.inputs[p].argument]) for p in plan.written]
     executable = plan.executables.get(donate) or graph.executable(plan, donate)
     given.extend(graph.constants.values())
     if plan.draws:
@@ -55,9 +56,13 @@ def run(graph: CompiledGraph, plan: Plan, arguments: list[Any]) -> list[Any]:
     if _C.effective_mode() == EagerMode.DEBUG.value:
         for result in results:
             arrays.wait(result)
-    for position, new in zip(plan.written, results[plan.fresh :]):
+    set_base = _C.set_base
+    for position, is_base, new in zip(plan.written, whole, results[plan.fresh :]):
         each = plan.inputs[position]
-        _write(arguments[each.argument], each, new, plan.device)
+        if is_base:
+            set_base(arguments[each.argument], new, each.layout.dtype, each.layout.base_shape)
+        else:
+            _write(arguments[each.argument], each, new, plan.device)
     outputs = _outputs(plan, arguments, results)
     arguments.clear()
     return outputs
@@ -95,15 +100,9 @@ def _fills_storage(tensor: torch.Tensor, base: Array | None, each: Input) -> boo
 
 
 def _write(tensor: torch.Tensor, each: Input, base: Array, device: int) -> None:
-    """Give an argument its new value."""
+    """Give an argument that entered as a copy its new value."""
     layout = each.layout
-    if each.host:
-        tensor.detach().copy_(_on_host(base, layout))
-    elif not layout.empty:
-        if _fills_storage(tensor, _C.base(tensor), each):
-            _C.set_base(tensor, base, layout.dtype, layout.base_shape)
-        else:
-            tensor.detach().copy_(_tensor(base, layout, device))
+    tensor.detach().copy_(_on_host(base, layout) if each.host else _tensor(None if layout.empty else base, layout, device))
 
 
 def _outputs(plan: Plan, arguments: list[Any], results: list[Array]) -> list[Any]:
