@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.subprocesses import run
+from tests.subprocesses import run, start
 
 
 class Rows(Dataset):
@@ -21,24 +21,22 @@ class Rows(Dataset):
         return 12
 
     def __getitem__(self, i: int) -> torch.Tensor:
-        return torch.full((3,), float(i)) + torch.rand(1).item() * 0
+        return torch.full((3,), float(i))
 
 
 @pytest.mark.parametrize(("context", "pin"), [("fork", True), ("spawn", True), (None, True)])
 def test_loaders_work_after_the_device_has_been_used(context, pin):
     torch.ones(1, device="tpu").item()
-    loader = DataLoader(
-        Rows(), batch_size=4, num_workers=0 if context is None else 2, multiprocessing_context=context, pin_memory=pin, timeout=0
-    )
+    workers = {"fork": 2, "spawn": 1, None: 0}[context]
+    loader = DataLoader(Rows(), batch_size=4, num_workers=workers, multiprocessing_context=context, pin_memory=pin)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")  # the filter of the package is not pytest's
         total = 0.0
-        for _ in range(2):
-            for batch in loader:
-                assert batch.is_pinned() == pin
-                total += batch.to("tpu", non_blocking=True).sum().item()
-    assert total == 2 * 3 * sum(range(12))
+        for batch in loader:
+            assert batch.is_pinned() == pin
+            total += batch.to("tpu", non_blocking=True).sum().item()
+    assert total == 3 * sum(range(12))
 
 
 def test_workers_by_fork_warn_of_nothing():
@@ -48,18 +46,11 @@ def test_workers_by_fork_warn_of_nothing():
         torch.ones(1, device="tpu").item()
         for batch in DataLoader(list(range(4)), num_workers=1, multiprocessing_context="fork"):
             batch.to("tpu")
-        import sys
-        print("fork" in open("/proc/self/comm").read())
     """
-    import subprocess
-
-    from tests.subprocesses import start
-
     process = start(program, PYTHONWARNINGS="error::RuntimeWarning:multiprocessing.popen_fork")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "os.fork() was called" not in err
-    assert isinstance(process, subprocess.Popen)
 
 
 def test_a_forked_child_says_why_it_cannot_use_the_device():

@@ -6,6 +6,7 @@ less. So when a new signature fails, the CPU kernel is asked with zeros of the s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,9 @@ def on_cpu(overload: OpOverload, args: Sequence[Any], ours: Exception) -> Except
     if sum(x.numel() for x in tree_leaves(args) if isinstance(x, torch.Tensor)) > _MOST_ELEMENTS:
         return ours
     positional, keyword = [], {}
+    on_host = functools.cache(_on_host)  # a tensor given twice is given twice
     for argument, value in zip(overload._schema.arguments, args):
-        value = tree_map(_on_host, value)
+        value = tree_map(lambda x: on_host(x) if isinstance(x, _OF_DEVICE) else x, value)
         if argument.kwarg_only or argument.is_out:
             keyword[argument.name] = value
         else:
@@ -35,13 +37,16 @@ def on_cpu(overload: OpOverload, args: Sequence[Any], ours: Exception) -> Except
     return ours
 
 
+_OF_DEVICE = (torch.Tensor, torch.device, torch.Generator)
+
+
 def _on_host(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
         # A single element's value can be what is wrong, and is cheap to read.
         return x if x.device.type == "cpu" else x.cpu() if x.numel() == 1 and x.device.type != "meta" else _zeros(x)
     if isinstance(x, torch.device):
         return torch.device("cpu")
-    return None if isinstance(x, torch.Generator) else x
+    return None
 
 
 def _zeros(x: torch.Tensor) -> torch.Tensor:
@@ -67,6 +72,19 @@ def check_no_overlap(x: torch.Tensor) -> None:
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
+
+
+def check_resized(overload: OpOverload, args: Sequence[Any], after: Sequence[Any]) -> None:
+    """RuntimeError if an out tensor that would change its shape is among the tensors to read."""
+    named = list(zip(overload._schema.arguments, args, after))
+    read = [x for argument, value, _ in named if not argument.is_out for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+    for argument, out, meta in named:
+        resized = argument.is_out and isinstance(meta, torch.Tensor) and meta.shape != out.shape
+        if resized and any(x.device == out.device and torch._C._is_alias_of(x, out) for x in read):
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
+                "location. Please clone() the tensor before performing the operation."
+            )
 
 
 def check_copy(source: torch.Tensor, destination: torch.Tensor) -> None:
@@ -100,9 +118,54 @@ def _complex_out(named: Named) -> bool:
 
 def _index_add(named: Named) -> bool:
     target, source, dim = named["self"], named["source"], named["dim"]
-    if target.dim() != source.dim():
+    if target.dim() != source.dim() or target.dtype != source.dtype or named["index"].dtype not in (torch.int32, torch.int64):
         return True
     return any(a != b for d, (a, b) in enumerate(zip(target.shape, source.shape)) if d != dim % max(target.dim(), 1))
+
+
+def _index_put(named: Named) -> bool:
+    used = sum(x.dim() if x.dtype in (torch.bool, torch.uint8) else 1 for x in named["indices"] if x is not None)
+    return named["self"].dtype != named["values"].dtype or used + named["indices"].count(None) > named["self"].dim()
+
+
+def _convolution(named: Named) -> bool:
+    weight, bias = named["weight"], named["bias"]
+    channels = weight.shape[1] * named["groups"] if named["transposed"] else weight.shape[0]
+    if bias is not None and tuple(bias.shape) != (channels,):
+        return True
+    if named["transposed"] and max(named["output_padding"], default=0) >= max(min(named["stride"]), min(named["dilation"])):
+        return True
+    return min((*named["padding"], *(s - 1 for s in named["stride"])), default=0) < 0
+
+
+def _sort(named: Named) -> bool:
+    wrong_out = "values" in named and (named["values"].dtype != named["self"].dtype or named["indices"].dtype != torch.int64)
+    return wrong_out or _any_complex(named) or _sorted_dimension(named)
+
+
+def _any_complex(named: Named) -> bool:
+    return any(x.dtype.is_complex for x in named.values() if isinstance(x, torch.Tensor))
+
+
+def _any_float(named: Named) -> bool:
+    return any(x.dtype.is_floating_point for x in named.values() if isinstance(x, torch.Tensor))
+
+
+def _complex_or_truth(named: Named) -> bool:
+    return named["self"].dtype.is_complex or named["self"].dtype is torch.bool
+
+
+def _not_floating(named: Named) -> bool:
+    return not named["self"].dtype.is_floating_point
+
+
+def _random(named: Named) -> bool:
+    """A range that is empty or that the dtype does not hold."""
+    low, high = named.get("from", 0), named.get("to")
+    if high is None:
+        return False
+    limits = None if named["self"].dtype in (torch.bool, torch.int64) or _any_float(named) else torch.iinfo(named["self"].dtype)
+    return low >= high or limits is None or low < limits.min or high - 1 > limits.max
 
 
 def _outside(named: Named) -> bool:
@@ -139,6 +202,13 @@ def _sorted_dimension(named: Named) -> bool:
 
 
 _MOST_CATEGORIES = 1 << 24
+_ORDERED = [
+    f"aten::{name}"
+    for name in (
+        "amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "cummax", "cummin", "fmax", "fmin", "ge", "gt", "kthvalue",
+        "le", "lt", "max", "maximum", "median", "min", "minimum", "nanmedian", "topk",
+    )
+]  # fmt: skip
 
 
 _SIGNS = {
@@ -147,11 +217,16 @@ _SIGNS = {
     "aten::_histogramdd_from_bin_tensors": _bins,
     "aten::addmm": _mixed_dtypes,
     "aten::addmv": _mixed_dtypes,
+    "aten::binary_cross_entropy": _mixed_dtypes,
     "aten::aminmax": _aminmax_out,
     "aten::as_strided_scatter": _outside,
     "aten::complex": _complex_out,
-    "aten::convolution": lambda named: min((*named["padding"], *(s - 1 for s in named["stride"])), default=0) < 0,
+    "aten::convolution": _convolution,
     "aten::index_add": _index_add,
+    "aten::index_copy": lambda named: named["self"].dtype != named["source"].dtype,
+    "aten::index_fill": lambda named: named["index"].dtype is not torch.int64,
+    "aten::_index_put_impl": _index_put,
+    "aten::index_put": _index_put,
     "aten::index_select": lambda named: named["index"].dim() > 1,
     "aten::masked_scatter": lambda named: named["mask"].dtype is not torch.bool,
     "aten::mm": _mixed_dtypes,
@@ -159,7 +234,16 @@ _SIGNS = {
     "aten::mv": _mixed_dtypes,
     "aten::nll_loss2d_forward": _targets,
     "aten::nll_loss_forward": _targets,
-    "aten::random": lambda named: named.get("to") is not None and named.get("from", 0) >= named["to"],
-    "aten::sort": _sorted_dimension,
-    "aten::uniform": lambda named: named["from"] > named["to"],
+    "aten::put": lambda named: named["index"].numel() != named["source"].numel(),
+    "aten::random": _random,
+    "aten::sort": _sort,
+    "aten::uniform": lambda named: _not_floating(named) or named["from"] > named["to"],
+    # Order, divisors and probabilities of what has none.
+    "aten::_log_softmax": _not_floating,
+    "aten::_softmax": _not_floating,
+    "aten::argmax": _complex_or_truth,
+    "aten::argmin": _complex_or_truth,
+    "aten::gcd": _any_float,
+    "aten::lcm": _any_float,
+    **dict.fromkeys(_ORDERED, _any_complex),
 }

@@ -41,9 +41,12 @@ def make_zeros(shape: list[int], dtype: torch.dtype, device: int) -> jax.Array:
 
 def resize(base: jax.Array, count: int) -> jax.Array:
     """The first ``count`` elements of a base, with zeros behind where it was shorter."""
-    with jax.enable_x64(True):
-        flat = base.reshape(-1)[:count]
-        return jax.device_put(jnp.pad(flat, (0, count - flat.size)), base.sharding)
+    try:
+        with jax.enable_x64(True):
+            flat = base.reshape(-1)[:count]
+            return jax.device_put(jnp.pad(flat, (0, count - flat.size)), base.sharding)
+    except (RuntimeError, ValueError) as error:
+        raise failures.explain(error, "resize_", devices_index(base)) from error
 
 
 CALLBACKS: dict[str, Callable[..., Any]] = {

@@ -278,6 +278,7 @@ def miss(name: str, overload_name: str, args: tuple[Any, ...], uses: list[Any], 
             results, after = _run_meta(program)
             argument_errors.check_written(overload, args)
             argument_errors.check_suspicious(overload, args)
+            argument_errors.check_resized(overload, args, after)
         except Exception as error:
             raise argument_errors.on_cpu(overload, args, error) from None
         if _resize_outputs(program, args, after):

@@ -73,7 +73,8 @@ def bounds(x: Array) -> Array:
 def counts_of(x: Array, weights: Array | None, length: int) -> Array:
     """How often each of 0 … ``length - 1`` occurs in ``x``, or the sum of its weights."""
     ones = jnp.ones(x.shape, np.int64) if weights is None else weights
-    return jnp.zeros(length, ones.dtype).at[x].add(ones, mode="drop")
+    places = x.astype(jnp.promote_types(x.dtype, np.int32))  # a narrow index cannot be compared with the length
+    return jnp.zeros(length, ones.dtype).at[places].add(ones, mode="drop")
 
 
 def repeated(repeats: Array, length: int) -> Array:

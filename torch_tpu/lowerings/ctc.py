@@ -45,7 +45,7 @@ def _with_blanks(targets: Array, blank: int) -> Array:
 
 def _may_skip(symbols: Array, blank: int) -> Array:
     """Where a path may come from two symbols before: at a target that differs from the one before it."""
-    two_before = jnp.pad(symbols[:, :-2], ((0, 0), (2, 0)), constant_values=blank)
+    two_before = jnp.pad(symbols, ((0, 0), (2, 0)), constant_values=blank)[:, : symbols.shape[1]]
     return (symbols != blank) & (symbols != two_before)
 
 
