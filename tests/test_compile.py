@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.checkpoint import checkpoint
 
 from tests import models
@@ -188,6 +190,75 @@ def test_a_compiled_optimizer_step_does_not_compile_every_time(make):
     close(on_tpu.weight.cpu(), on_cpu.weight, rtol=1e-4, atol=1e-5)
 
 
+# ---- control flow, and other ways to call
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_branch_that_a_value_chooses_and_its_gradient(sign):
+    def forward(x, w):
+        return torch.cond(x.sum() > 0, lambda x, w: x.sin() * w, lambda x, w: x.cos() + w, (x, w))
+
+    x, w = torch.full((3,), sign), torch.randn(3, requires_grad=True)
+    ours = w.detach().to("tpu").requires_grad_()
+    result, expected = compiled(forward)(x.to("tpu"), ours), forward(x, w)
+    close(result.cpu(), expected)
+    result.sum().backward()
+    expected.sum().backward()
+    close(ours.grad.cpu(), w.grad)
+
+
+def test_a_loop_that_a_value_ends():
+    def forward(n, x):
+        step = lambda n, x: (n - 1, x * 2 + torch.tensor([1.0, 2.0], device=x.device))
+        return while_loop(lambda n, x: n > 0, step, (n, x))
+
+    with torch.no_grad():
+        same(forward, torch.tensor(5), torch.ones(2))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad * ctx.saved_tensors[0].exp()
+
+
+def test_autograd_functions_and_function_transforms():
+    x = torch.randn(8)
+    y = x.to("tpu").requires_grad_()
+    compiled(Doubled.apply)(y).sum().backward()
+    close(y.grad.cpu(), 2 * x.exp())
+    same(lambda x: (torch.func.grad(lambda y: y.sin().sum())(x), torch.vmap(torch.dot)(x.view(2, 4), x.view(2, 4))), x)
+
+
+@pytest.mark.parametrize("mode", list(torch.tpu.EagerMode), ids=lambda mode: mode.name)
+def test_between_eager_ops_of_every_mode(mode):
+    forward = compiled(lambda x, c: (c.add_(x), c * 2)[1])
+    with torch.tpu.set_eager_mode(mode):
+        x, c = torch.ones(3, device="tpu") + 1, torch.zeros(3, device="tpu") + 0.5
+        view = c.view(3)
+        close((forward(x, c) + view).cpu(), torch.full((3,), 7.5))
+        close(view.cpu(), torch.full((3,), 2.5))
+
+
+def test_inference_mode_and_threads():
+    x = torch.randn(16, 16, device="tpu")
+    forward = compiled(lambda x: x.sin() @ x)
+    with torch.inference_mode():
+        expected = forward(x)
+    outcomes = []
+    threads = [threading.Thread(target=lambda: outcomes.append(all(torch.equal(forward(x), expected) for _ in range(20)))) for _ in "ab"]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert outcomes == [True, True]
+
+
 # ---- writing and aliasing
 
 
@@ -287,6 +358,19 @@ def test_as_strided_of_a_transposed_argument_counts_in_its_storage():
     same(lambda x: x.as_strided((4, 3), (1, 4)) + 1, x)
     y = x.to("tpu").t()
     close(compiled(lambda x: x.as_strided((12,), (1,)) + 1)(y).cpu(), x.view(12) + 1)
+
+
+def test_slices_are_assigned_to():
+    def forward(x, v):
+        x[1:3] = v
+        x[0, 0] = 5.0
+        return x.sum()
+
+    same(forward, torch.randn(4, 4), torch.randn(4))
+    x, v = torch.randn(4, 4), torch.randn(4)
+    y = x.to("tpu")
+    close(compiled(forward)(y.t(), v.to("tpu")).cpu(), forward(x.t(), v))
+    close(y.cpu(), x)
 
 
 def test_an_argument_that_is_used_by_the_backward_and_written_afterwards():

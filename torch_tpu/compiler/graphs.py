@@ -6,6 +6,7 @@ they enter as Python ints, and the graph is evaluated for the ints at hand.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +16,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import Array
+from jax import Array, lax
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_iter
 
+from ..eager.transfers import host_view
 from ..lowerings import TABLE, functional_of
 from ..lowerings.dtypes import numpy_dtype
 from ..lowerings.graph import call_lowering, run_node
@@ -162,7 +164,12 @@ class GraphFunction:
             if node.op != "call_function" or node.target in _SPECIAL or node.target in _NOTHING:
                 continue
             op = _op_of(node)[0]
-            if isinstance(op, HigherOrderOperator):
+            if op in BRANCHES:
+                for branch in _branches(self.module, node):
+                    branch.check()
+                    if branch.draws or branch.written:
+                        raise UnsupportedNode(f"tpu: {op.name()} whose parts draw random numbers or write inputs{place_of(node)}")
+            elif isinstance(op, HigherOrderOperator):
                 raise UnsupportedNode(f"tpu: the higher-order op {op.name()} has no lowering{place_of(node)}")
             if isinstance(op, OpOverload) and lowering_of(op) is None:
                 raise UnsupportedNode(
@@ -195,6 +202,7 @@ def evaluate(
         return state + np.array([0, (drawn - 1) * OFFSET_PER_OP], np.int64)
 
     originals = dict(values)
+    attributes = attributes | {name: _constant(value) for name, value in graph.attributes.items() if name not in attributes}
     for node in graph.module.graph.nodes:
         if node.op == "get_attr":
             name = str(node.target)
@@ -203,7 +211,11 @@ def evaluate(
             args = torch.fx.node.map_arg(node.args, value_of)
             kwargs = torch.fx.node.map_arg(node.kwargs, value_of)
             try:
-                values[node] = _run(node, tuple(args), dict(kwargs), values, next_state)
+                if node.target in BRANCHES:
+                    parts = [functools.partial(_part, branch) for branch in _branches(graph.module, node)]
+                    values[node] = BRANCHES[node.target](*parts, args)
+                else:
+                    values[node] = _run(node, tuple(args), dict(kwargs), values, next_state)
             except CompilationError:
                 raise
             except Exception as error:
@@ -245,6 +257,60 @@ def _as_recorded(results: Any, record: Any) -> Any:
         single = results[0] if isinstance(results, (tuple, list)) else results
         return cast(single, numpy_dtype(record.dtype))
     return [_as_recorded(a, b) if isinstance(b, torch.Tensor) else a for a, b in zip(results, record)]
+
+
+# ---- control flow
+
+
+def _branches(module: GraphModule, node: Node) -> list[GraphFunction]:
+    """The graphs that a node of control flow runs."""
+    return [GraphFunction(attribute(module, each)) for each in node.args if isinstance(each, Node) and _is_graph(module, each)]
+
+
+def _is_graph(module: GraphModule, node: Node) -> bool:
+    return node.op == "get_attr" and isinstance(attribute(module, node), GraphModule)
+
+
+def _part(branch: GraphFunction, *inputs: Any) -> list[Any]:
+    return evaluate(branch, inputs, {}, None)[0]
+
+
+def _constant(tensor: torch.Tensor) -> Array:
+    return jnp.asarray(host_view(tensor.detach().cpu().contiguous()))
+
+
+def _cond(when_true: Callable[..., Any], when_false: Callable[..., Any], args: Sequence[Any]) -> Any:
+    predicate, _, _, operands = args
+    if isinstance(predicate, bool):
+        return (when_true if predicate else when_false)(*operands)
+    arrays = [x for x in operands if isinstance(x, Array)]
+
+    def on_arrays(branch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Array) -> list[Any]:
+            remaining = iter(given)
+            return branch(*(next(remaining) if isinstance(x, Array) else x for x in operands))
+
+        return run
+
+    return lax.cond(predicate.reshape(()), on_arrays(when_true), on_arrays(when_false), *arrays)
+
+
+def _while_loop(go_on: Callable[..., Any], body: Callable[..., Any], args: Sequence[Any]) -> Any:
+    _, _, carried, additional = args
+
+    def test(state: tuple[Array, ...]) -> Array:
+        return go_on(*state, *additional)[0].reshape(())
+
+    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(jnp.asarray(new, old.dtype) for new, old in zip(body(*state, *additional), state))
+
+    return lax.while_loop(test, step, tuple(jnp.asarray(x) for x in carried))
+
+
+BRANCHES: dict[Any, Callable[..., Any]] = {
+    torch.ops.higher_order.cond: _cond,
+    torch.ops.higher_order.while_loop: _while_loop,
+}
 
 
 # ---- ops that need the graph's own record of a value

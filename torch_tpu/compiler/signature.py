@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_map
 
+from ..eager.transfers import host_view
 from .graphs import attribute
 
 
@@ -29,8 +30,11 @@ def _target(target: Any) -> str:
     return str(target) if hasattr(target, "_schema") else f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
-def graph_text(module: GraphModule) -> str:
-    """Every node with its op, arguments, and the type of its value; nodes by number, since names may differ."""
+def graph_text(module: GraphModule, embedded: bool = False) -> str:
+    """Every node with its op, arguments, and the type of its value; nodes by number, since names may differ.
+
+    The constants of an ``embedded`` graph (a branch) are part of the program, with their values; a graph's own are inputs.
+    """
     numbers: dict[Node, int] = {}
 
     def shown(x: Any) -> Any:
@@ -47,10 +51,19 @@ def graph_text(module: GraphModule) -> str:
         target = "" if node.op in ("placeholder", "output") else node.target
         if node.op == "get_attr":
             value = attribute(module, node)
-            target = type_of(value) if isinstance(value, torch.Tensor) else repr(value)
+            if isinstance(value, GraphModule):
+                target = f"({graph_text(value, embedded=True)})"
+            elif isinstance(value, torch.Tensor):
+                target = type_of(value) + (_digest(value) if embedded else "")
+            else:
+                target = repr(value)
         arguments = [_repr(torch.fx.node.map_arg(each, lambda n: _Name(shown(n)))) for each in (node.args, node.kwargs)]
         lines.append(f"{node.op} {_target(target)} {arguments} {tree_map(type_of, node.meta.get('val'))}")
     return "\n".join(lines)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(host_view(tensor.detach().cpu().contiguous()).tobytes()).hexdigest()
 
 
 class _Name(str):
