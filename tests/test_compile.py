@@ -486,6 +486,26 @@ def test_a_failure_names_the_node_the_line_and_what_to_do():
         compiled(lambda x: opaque(x) + 1)(torch.ones(2, device="tpu"))
 
 
+def test_an_op_that_raises_when_it_runs_is_refused_by_name():
+    x = torch.eye(3, device="tpu")
+    with pytest.raises(Exception, match=r"(?s)_linalg_check_errors.*raises or prints when it runs.*disable\(\)"):
+        compiled(torch.linalg.inv)(x)
+    close(compiled(lambda x: torch.linalg.inv_ex(x)[0])(x).cpu(), torch.eye(3))
+
+
+def test_another_precision_of_products_is_another_executable():
+    forward, x = compiled(lambda x: x @ x), torch.ones(4, 4, device="tpu")
+    counts = []
+    for precision in (torch.tpu.Precision.HIGH, torch.tpu.Precision.DEFAULT, torch.tpu.Precision.HIGHEST):
+        with torch.tpu.precision(precision):
+            forward(x)
+            before = compilations()
+            forward(x)
+            assert compilations() == before
+        counts.append(before)
+    assert counts[0] < counts[1] < counts[2]
+
+
 def test_a_second_process_compiles_nothing(tmp_path):
     code = """
         import torch_tpu, torch, torch.nn.functional as F

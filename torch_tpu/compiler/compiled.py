@@ -51,6 +51,7 @@ class CompiledGraph:
             self.graph = GraphFunction(module)
             self.graph.check()
             self.strided = len(self.graph.outputs) if strided is None else strided
+            self.precision = torch.get_float32_matmul_precision()
             self.signature = graph_signature(module)
             self.kinds = [_kind(node) for node in self.graph.placeholders]
             self.constants = {
@@ -67,7 +68,17 @@ class CompiledGraph:
         compiled_graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
+        if torch.get_float32_matmul_precision() != self.precision:
+            self._change_precision()
         return run(self, self.static or self._plan_for(arguments), arguments)
+
+    def _change_precision(self) -> None:
+        """Dynamo's guards see only whether float32 products may be less than exact, not by how much."""
+        with undisturbed():
+            self.precision = torch.get_float32_matmul_precision()
+            self.signature = graph_signature(self.graph.module)
+            for plan in self.plans.values():
+                plan.executables.clear()
 
     @property
     def output_strides(self) -> list[Shape | None]:

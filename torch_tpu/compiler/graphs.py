@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array, lax
+from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx import GraphModule, Node
@@ -40,6 +41,9 @@ OFFSET_PER_OP = 4
 
 class CompilationError(RuntimeError):
     """A node of a graph cannot be compiled; says which, the user's line, and the lowering."""
+
+
+_WAY_OUT = "Let it run eagerly between two graphs by wrapping the call in torch.compiler.disable()."
 
 
 class UnsupportedNode(CompilationError, NotImplementedError):
@@ -164,6 +168,10 @@ class GraphFunction:
             if node.op != "call_function" or node.target in _SPECIAL or node.target in _NOTHING:
                 continue
             op = _op_of(node)[0]
+            if node.target is with_effects:
+                raise UnsupportedNode(
+                    f"tpu: {node.args[1]} raises or prints when it runs, which a compiled graph cannot{place_of(node)}\n{_WAY_OUT}"
+                )
             if op in BRANCHES:
                 for branch in _branches(self.module, node):
                     branch.check()
@@ -173,8 +181,7 @@ class GraphFunction:
                 raise UnsupportedNode(f"tpu: the higher-order op {op.name()} has no lowering{place_of(node)}")
             if isinstance(op, OpOverload) and lowering_of(op) is None:
                 raise UnsupportedNode(
-                    f"tpu: {op} (node {node.name}) has no lowering, and PyTorch has no decomposition for it{place_of(node)}\n"
-                    "Let it run eagerly between two graphs by wrapping the call in torch.compiler.disable()."
+                    f"tpu: {op} (node {node.name}) has no lowering, and PyTorch has no decomposition for it{place_of(node)}\n{_WAY_OUT}"
                 )
 
 
