@@ -331,9 +331,7 @@ def test_results_that_alias_an_argument():
     close(y.cpu(), x + 1)
 
 
-@pytest.mark.parametrize(
-    "view", [lambda x: x.t(), lambda x: x[:, 1:], lambda x: x[::2], lambda x: x[1].expand(3, 5), lambda x: x.view(20)]
-)
+@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[:, 1:], lambda x: x[::2], lambda x: x[1].expand(3, 5), lambda x: x.view(20)])
 def test_views_as_arguments(view):
     def forward(x):
         return x * 2, x.sum(0)

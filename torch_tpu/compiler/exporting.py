@@ -100,9 +100,7 @@ def _decompositions() -> dict[Any, Any]:
     return table
 
 
-def _inputs(
-    program: ExportedProgram, graph: GraphFunction
-) -> tuple[dict[str, np.ndarray], dict[int, str], list[int], dict[int, Any]]:
+def _inputs(program: ExportedProgram, graph: GraphFunction) -> tuple[dict[str, np.ndarray], dict[int, str], list[int], dict[int, Any]]:
     """The weights by name; and of the placeholders: which is which weight, which are inputs, which are numbers."""
     weights: dict[str, np.ndarray] = {}
     names: dict[int, str] = {}

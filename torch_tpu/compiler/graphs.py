@@ -232,9 +232,7 @@ def evaluate(
     return outputs, [values[node] for node in graph.written]
 
 
-def _run(
-    node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], values: dict[Node, Any], next_state: Callable[[], Array]
-) -> Any:
+def _run(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], values: dict[Node, Any], next_state: Callable[[], Array]) -> Any:
     target = node.target
     if target in _NOTHING:
         return None
@@ -404,4 +402,3 @@ def _failure(node: Node, error: Exception) -> str:
         file = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code is not None else ""
         where = f" in its lowering {getattr(function, '__qualname__', function)}{file}"
     return f"tpu: node {node.name} ({node.target}) fails{where}: {type(error).__name__}: {error}{place_of(node)}"
-

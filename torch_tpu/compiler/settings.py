@@ -39,10 +39,10 @@ class Options:
             else:
                 wanted = type(known[name].default)
                 if type(value) is not wanted:
-                    raise TypeError(f"torch.compile(backend=\"tpu\"): option {name!r} takes a {wanted.__name__}, got {value!r}")
+                    raise TypeError(f'torch.compile(backend="tpu"): option {name!r} takes a {wanted.__name__}, got {value!r}')
                 chosen[name] = value
         if chosen.get("max_executables", 1) < 1:
-            raise ValueError('torch.compile(backend="tpu"): option \'max_executables\' is at least 1')
+            raise ValueError("torch.compile(backend=\"tpu\"): option 'max_executables' is at least 1")
         return dataclasses.replace(self, **chosen, xla=xla)
 
 
