@@ -5,6 +5,7 @@
 // not seen before. The GIL is the lock of all state in this file, and no other lock is held while Python runs.
 #include "dispatch.h"
 
+#include <ATen/Dispatch_v2.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
@@ -32,7 +33,7 @@ using torch::jit::Stack;
 // ---- operators: what Python says of an overload, once
 
 enum Role : uint8_t { kStatic = 0, kScalar = 1, kDropped = 2, kGenerator = 3, kWritten = 4 };
-enum Flag : int { kPythonKernel = 1, kCopy = 2, kIndexes = 4 };
+enum Flag : int { kPythonKernel = 1, kCopy = 2, kIndexes = 4, kFitting = 8 };
 
 struct Operator {
   std::string name, overload;
@@ -577,6 +578,21 @@ bool put_as_masked_fill(const c10::FunctionSchema& schema, Stack* stack, size_t 
   return true;
 }
 
+// RuntimeError, as on CPU, for a number that the dtype of the first argument cannot hold. A single float may become infinite:
+// PyTorch makes a tensor of a number in this way, and lets the host's do so.
+void check_fitting(const std::vector<c10::Argument>& arguments, const Stack& stack, size_t first) {
+  const auto& self = stack[first].toTensor();
+  auto dtype = self.scalar_type();
+  if (self.dim() == 0 && c10::isFloatingType(dtype)) return;
+  for (size_t i = 1; i < arguments.size(); i++) {
+    const auto& value = stack[first + i];
+    if (!value.isScalar() || arguments[i].type()->kind() != c10::TypeKind::NumberType) continue;
+    AT_DISPATCH_V2(dtype, "number", AT_WRAP([&] { (void)value.toScalar().to<scalar_t>(); }), AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
+                   AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES), at::kHalf, at::kBFloat16, at::kBool,
+                   at::kComplexHalf);
+  }
+}
+
 void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
   const auto& schema = handle.schema();
   const auto& arguments = schema.arguments();
@@ -598,6 +614,7 @@ void dispatch(const c10::OperatorHandle& handle, Stack* stack) {
     if (put_as_masked_fill(schema, stack, first, count)) return;
     expand_indices(stack, first);
   }
+  if ((op->flags & kFitting) != 0) check_fitting(arguments, *stack, first);
   Mode mode = effective_mode();
   for (int attempt = 0;; attempt++) {
     Call c;

@@ -159,6 +159,11 @@ def _not_floating(named: Named) -> bool:
     return not named["self"].dtype.is_floating_point
 
 
+def _integer_power(named: Named) -> bool:
+    base, exponent = named["self"], named["exponent"]
+    return type(exponent) is int and exponent < 0 and isinstance(base, torch.Tensor) and not _any_float(named)
+
+
 def _random(named: Named) -> bool:
     """A range that is empty or that the dtype does not hold."""
     low, high = named.get("from", 0), named.get("to")
@@ -234,6 +239,7 @@ _SIGNS = {
     "aten::mv": _mixed_dtypes,
     "aten::nll_loss2d_forward": _targets,
     "aten::nll_loss_forward": _targets,
+    "aten::pow": _integer_power,
     "aten::put": lambda named: named["index"].numel() != named["source"].numel(),
     "aten::random": _random,
     "aten::sort": _sort,
@@ -243,6 +249,7 @@ _SIGNS = {
     "aten::_softmax": _not_floating,
     "aten::argmax": _complex_or_truth,
     "aten::argmin": _complex_or_truth,
+    "aten::fake_quantize_per_tensor_affine_cachemask": lambda n: not n["quant_min"] <= n["zero_point"] <= n["quant_max"],
     "aten::gcd": _any_float,
     "aten::lcm": _any_float,
     **dict.fromkeys(_ORDERED, _any_complex),

@@ -114,6 +114,9 @@ def _scalar_type(dtype: torch.dtype) -> str:
 
 _SCALAR_TYPES = {
     torch.uint8: "Byte",
+    torch.uint16: "UInt16",
+    torch.uint32: "UInt32",
+    torch.uint64: "UInt64",
     torch.int8: "Char",
     torch.int16: "Short",
     torch.int32: "Int",
@@ -149,7 +152,7 @@ def _integral(dtype: torch.dtype) -> bool:
 
 @python_kernel(aten.bincount.default)
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    if not _integral(x.dtype):
+    if not _integral(x.dtype) or x.dtype in (torch.uint16, torch.uint32, torch.uint64):
         raise _not_implemented("bincount_cpu", x.dtype)
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")

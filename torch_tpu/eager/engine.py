@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from .. import _C
 from ..lowerings import TABLE, functional_of
 from ..lowerings.dtypes import numpy_dtype, storage_dtype
-from ..runtime import arrays, client, events, memory
+from ..runtime import arrays, client, events, failures, memory
 from . import data_dependent, debug, fusion, fusion_report, programs, transfers  # noqa: F401  (data_dependent registers kernels)
 from .views import plan_view
 
@@ -45,8 +45,9 @@ def resize(base: jax.Array, count: int) -> jax.Array:
         with jax.enable_x64(True):
             flat = base.reshape(-1)[:count]
             return jax.device_put(jnp.pad(flat, (0, count - flat.size)), base.sharding)
-    except (RuntimeError, ValueError) as error:
-        raise failures.explain(error, "resize_", devices_index(base)) from error
+    except jax.errors.JaxRuntimeError as error:
+        index = client.devices().index(next(iter(base.devices())))
+        raise failures.explain(error, f"resize_({base.dtype}[{base.size}] to {count} elements)", index) from error
 
 
 CALLBACKS: dict[str, Callable[..., Any]] = {

@@ -182,11 +182,17 @@ class Program:
 # ---- roles of arguments: what the dispatcher asks of an overload, once
 
 STATIC, SCALAR, DROPPED, GENERATOR, WRITTEN = range(5)
-PYTHON_KERNEL, COPY, INDEXES = 1, 2, 4
+PYTHON_KERNEL, COPY, INDEXES, FITTING = 1, 2, 4, 8
 _INDEXING = {
     "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
     "aten::_unsafe_index_put",
 }  # fmt: skip
+# Ops whose number must fit the dtype of the first argument: a run-time number, so that it is looked at in every call.
+_FITTING = {
+    f"aten::{name}{place}"
+    for name in ("addcdiv", "addcmul", "constant_pad_nd", "fill", "index_fill", "masked_fill", "scatter", "threshold")
+    for place in ("", "_")
+}
 PYTHON_KERNELS: dict[OpOverload, Callable[..., Any]] = {}
 
 
@@ -238,6 +244,7 @@ def describe(name: str, overload_name: str) -> tuple[bytes, int, Any]:
     flags = PYTHON_KERNEL if kernel is not None else 0
     flags |= COPY if name == "aten::_copy_from" else 0
     flags |= INDEXES if name in _INDEXING else 0
+    flags |= FITTING if name in _FITTING else 0
     return bytes(roles), flags, kernel
 
 
@@ -291,7 +298,20 @@ def miss(name: str, overload_name: str, args: tuple[Any, ...], uses: list[Any], 
             except (TypeError, ValueError, IndexError) as error:
                 raise argument_errors.on_cpu(overload, args, error) from None
         _plan_outputs(program, results)
+        _check_size(program)
         return _entry(program)
+
+
+_MOST_BYTES = 1 << 56  # of one result: more than any machine has, and not yet so many that XLA aborts the process
+
+
+def _check_size(program: Program) -> None:
+    from ..runtime.memory import out_of_memory
+
+    for result in program.result_types:
+        count = math.prod(result.shape) * result.dtype.itemsize
+        if count > _MOST_BYTES:
+            raise out_of_memory(str(program), f"allocating {count} bytes", program.device)
 
 
 def _place_inputs(program: Program, args: tuple[Any, ...]) -> None:
