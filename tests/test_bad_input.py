@@ -22,6 +22,8 @@ def first(device, dtype=I64):
 SAME = {
     "put: source of another dtype": lambda d: ones(3, device=d).index_put_((first(d),), ones(1, device=d, dtype=I64)),
     "put: more indices than dimensions": lambda d: ones(3, device=d).index_put_((first(d), first(d)), ones(1, device=d)),
+    "put: values that do not broadcast": lambda d: ones(5, device=d).index_put_((torch.tensor([0, 1], device=d),), ones(3, device=d)),
+    "select: a dimension out of range": lambda d: ones(3, device=d).index_select(-2, first(d)),
     "put: source of another length": lambda d: ones(3, device=d).put_(torch.tensor([0, 1], device=d), ones(1, device=d)),
     "index_add: source of another dtype": lambda d: ones(3, device=d).index_add_(0, first(d), ones(1, device=d, dtype=I64)),
     "index_add: a float index": lambda d: ones(3, device=d).index_add_(0, first(d, torch.float32), ones(1, device=d)),
@@ -62,11 +64,12 @@ for dtype, number in (
     }
 
 
+@pytest.mark.parametrize("mode", torch.tpu.EagerMode)
 @pytest.mark.parametrize("case", SAME)
-def test_what_the_cpu_refuses_is_refused_in_its_words(case):
+def test_what_the_cpu_refuses_is_refused_in_its_words_at_the_call(case, mode):
     caught = []
     for device in ("cpu", "tpu"):
-        with pytest.raises(Exception) as info:
+        with torch.tpu.set_eager_mode(mode), pytest.raises(Exception) as info:
             SAME[case](device)
         caught.append(info.value)
     assert type(caught[1]) is type(caught[0])

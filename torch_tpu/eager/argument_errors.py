@@ -124,8 +124,18 @@ def _index_add(named: Named) -> bool:
 
 
 def _index_put(named: Named) -> bool:
-    used = sum(x.dim() if x.dtype in (torch.bool, torch.uint8) else 1 for x in named["indices"] if x is not None)
-    return named["self"].dtype != named["values"].dtype or used + named["indices"].count(None) > named["self"].dim()
+    """Another dtype, too many indices, or values that do not broadcast to what is indexed."""
+    target, values = named["self"], named["values"]
+    indices = [x if x is None else torch.empty(x.shape, dtype=x.dtype, device="meta") for x in named["indices"]]
+    if target.dtype != values.dtype:
+        return True
+    if any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices):
+        return False  # how much a mask selects is not known here
+    try:
+        indexed = torch.ops.aten.index.Tensor(torch.empty(target.shape, device="meta"), indices)
+        return torch.broadcast_shapes(indexed.shape, values.shape) != indexed.shape
+    except (IndexError, RuntimeError):
+        return True
 
 
 def _convolution(named: Named) -> bool:

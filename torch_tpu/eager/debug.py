@@ -50,10 +50,13 @@ def before(name: str, overload_name: str, args: tuple[Any, ...]) -> None:
     name = name.split("::")[1].removesuffix("_")
     if name in _INDEXED:
         index, indexed, dim = (named.get(key) if key is not None else 0 for key in _INDEXED[name])
+        rank = max(indexed.dim(), 1)  # type: ignore[union-attr]
+        if not -rank <= dim < rank:  # type: ignore[operator]
+            return  # the op itself says so
         size = indexed.shape[dim] if indexed.dim() else 1  # type: ignore[union-attr]
-        _check_bounds(name, index, size, dim, 0)  # type: ignore[arg-type]
+        _check_bounds(name, index, size, dim % rank, 0)  # type: ignore[arg-type, operator]
     elif name in _INDEXED_BY_LIST:
-        for dim, index in enumerate(named["indices"]):
+        for dim, index in enumerate(named["indices"][: named["self"].dim()]):
             if isinstance(index, torch.Tensor) and index.dtype not in (torch.bool, torch.uint8):
                 size = named["self"].shape[dim]
                 _check_bounds(name, index, size, dim, -size)
