@@ -20,7 +20,10 @@ TPU = torch.device("tpu")
 
 
 def on_device(x: Any) -> Any:
-    return torch.utils._pytree.tree_map(lambda t: t.detach().to(TPU).requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t, x)
+    def move(t: Any) -> Any:
+        return t.detach().to(TPU).requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+
+    return torch.utils._pytree.tree_map(move, x)
 
 
 def same(got: Any, expected: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
@@ -146,7 +149,9 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "smooth_l1": lambda x, y: F.smooth_l1_loss(x, x.detach() * 2, beta=0.5),
     "huber": lambda x, y: F.huber_loss(x, x.detach() * 3),
     "bce": lambda x, y: F.binary_cross_entropy(x.sigmoid(), (x.detach() > 0).float()),
-    "bce_with_logits": lambda x, y: F.binary_cross_entropy_with_logits(x, (x.detach() > 0).float(), pos_weight=torch.full((5,), 2.0, device=x.device)),
+    "bce_with_logits": lambda x, y: F.binary_cross_entropy_with_logits(
+        x, (x.detach() > 0).float(), pos_weight=torch.full((5,), 2.0, device=x.device)
+    ),
     "kl_div": lambda x, y: F.kl_div(x.log_softmax(-1), x.detach().softmax(0), reduction="batchmean"),
     "hinge": lambda x, y: F.hinge_embedding_loss(x, x.detach().sign()),
     "multi_margin": lambda x, y: F.multi_margin_loss(x, y.clamp(min=0)),

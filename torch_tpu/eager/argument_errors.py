@@ -80,7 +80,7 @@ def check_resized(overload: OpOverload, args: Sequence[Any], after: Sequence[Any
     read = [x for argument, value, _ in named if not argument.is_out for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
     for argument, out, meta in named:
         resized = argument.is_out and isinstance(meta, torch.Tensor) and meta.shape != out.shape
-        if resized and any(x.device == out.device and torch._C._is_alias_of(x, out) for x in read):
+        if resized and any(x.device == out.device and x.untyped_storage()._cdata == out.untyped_storage()._cdata for x in read):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "
                 "location. Please clone() the tensor before performing the operation."

@@ -49,12 +49,13 @@ def before(name: str, overload_name: str, args: tuple[Any, ...]) -> None:
     named = {argument.name: value for argument, value in zip(overload._schema.arguments, args)}
     name = name.split("::")[1].removesuffix("_")
     if name in _INDEXED:
-        index, indexed, dim = (named.get(key) if key is not None else 0 for key in _INDEXED[name])
-        rank = max(indexed.dim(), 1)  # type: ignore[union-attr]
-        if not -rank <= dim < rank:  # type: ignore[operator]
+        index_key, indexed_key, dim_key = _INDEXED[name]
+        indexed, dim = named[indexed_key], named[dim_key] if dim_key is not None else 0
+        rank = max(indexed.dim(), 1)
+        if not -rank <= dim < rank:
             return  # the op itself says so
-        size = indexed.shape[dim] if indexed.dim() else 1  # type: ignore[union-attr]
-        _check_bounds(name, index, size, dim % rank, 0)  # type: ignore[arg-type, operator]
+        size = indexed.shape[dim] if indexed.dim() else 1
+        _check_bounds(name, named[index_key], size, dim % rank, 0)
     elif name in _INDEXED_BY_LIST:
         for dim, index in enumerate(named["indices"][: named["self"].dim()]):
             if isinstance(index, torch.Tensor) and index.dtype not in (torch.bool, torch.uint8):
