@@ -1,7 +1,7 @@
 """Runs every benchmark: ``python -m benchmarks [--check]``."""
 
-from . import deferred, eager
+from . import compiled, deferred, eager
 
 if __name__ == "__main__":
-    for benchmark in (eager, deferred):
+    for benchmark in (eager, deferred, compiled):
         benchmark.main()
