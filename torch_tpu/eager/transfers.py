@@ -85,6 +85,9 @@ def _cut_on_host(tensor: torch.Tensor) -> np.ndarray | None:
 
 def transfer(source: torch.Tensor, destination: torch.Tensor, non_blocking: bool = False) -> None:
     """``destination.copy_(source)`` for tensors on different devices; shapes broadcast, dtypes cast."""
+    with torch._C.DisableTorchFunctionSubclass():
+        # As plain tensors: subclasses such as lazy modules' uninitialized parameters refuse to tell their shape.
+        source, destination = source.detach(), destination.detach()
     check_copy(source, destination)
     if source.numel() == 0 and destination.numel() == 0:
         return
